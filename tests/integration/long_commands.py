@@ -9,10 +9,14 @@ import psycopg
 from patience import in_time, wait_until_async
 
 from .localherd import LocalHerd
-from .members import Connection, failure, once, run
+from .members import Connection, assert_same_schema, failure, once, run, superusers
 from .test_hazards import connected
 
 UNDER_WAY = "SELECT count(*) FROM pgherd.long_commands"
+INDEX = """
+    SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+     WHERE c.relnamespace = '{}'::regnamespace AND c.relname = 'i'
+"""
 INDEXES = """
     SELECT c.relname::text, i.indisvalid
       FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
@@ -88,6 +92,17 @@ async def waiting(
 async def nothing_under_way(admin: Connection) -> None:
     """Wait until a node has come to the end of all such commands."""
     await until_any(admin, "SELECT true WHERE NOT EXISTS (SELECT FROM pgherd.long_commands)")
+
+
+async def index_of_all(herd: LocalHerd, schema: str) -> list[tuple[object, ...]]:
+    """Whether index i is valid on all members, when nothing is under way; empty: it is on none."""
+    async with superusers(herd, schema) as admins:
+        for admin in admins:
+            await nothing_under_way(admin)
+        await assert_same_schema(admins, schema)
+        first, *others = [await run(admin, INDEX.format(schema)) for admin in admins]
+    assert all(found == first for found in others)
+    return first
 
 
 async def until_any(connection: Connection, statement: str) -> None:

@@ -7,10 +7,17 @@ import pytest
 from patience import in_time
 
 from .localherd import LocalHerd
-from .long_commands import beside_a_copy, nothing_under_way, outcome_with_a_death, until_any
-from .members import Connection, assert_same_schema, run, superusers
+from .long_commands import (
+    INDEX,
+    beside_a_copy,
+    index_of_all,
+    nothing_under_way,
+    outcome_with_a_death,
+    until_any,
+)
+from .members import Connection, run
 from .test_hazards import connected
-from .test_long_commands_faults import INDEX, schema
+from .test_long_commands_faults import schema
 
 pytestmark = pytest.mark.long
 
@@ -46,11 +53,7 @@ async def test_all_members_have_the_index_or_none(
         hold=_WRITER.format(schema), held_up=held_up, step=_STEPS[held_up],
         victim=victim, process=process,
     )  # fmt: skip
-    async with superusers(mortal, schema) as admins:
-        for admin in admins:
-            await nothing_under_way(admin)
-        await assert_same_schema(admins, schema)
-        found = await run(admins[0], INDEX.format(schema))
+    found = await index_of_all(mortal, schema)
     if victim == "n3":
         assert not isinstance(outcome, BaseException), outcome
     assert found == [] or (held_up == "n1" and found == [(True,)])
@@ -70,9 +73,7 @@ async def test_member_that_was_away_has_dropped_the_index_when_it_is_back(
             await run(dropper, f"DROP INDEX CONCURRENTLY {schema}.i")
         await run(dropper, f"ALTER TABLE {schema}.t RENAME TO u")
     await asyncio.to_thread(mortal.must, "start", "n3")
-    async with superusers(mortal, schema) as admins:
-        await assert_same_schema(admins, schema)
-        assert await run(admins[2], INDEX.format(schema)) == []
+    assert await index_of_all(mortal, schema) == []
     await asyncio.to_thread(mortal.must, "verify")
 
 
@@ -85,11 +86,7 @@ async def test_member_that_copies_another_meanwhile_drops_the_index(
     await asyncio.to_thread(mortal.must, "verify")
     command = f"DROP INDEX CONCURRENTLY {schema}.i"
     await beside_a_copy(mortal, command, hold=_WRITER.format(schema))
-    async with superusers(mortal, schema) as admins:
-        for admin in admins:
-            await nothing_under_way(admin)
-        await assert_same_schema(admins, schema)
-        assert await run(admins[2], INDEX.format(schema)) == []
+    assert await index_of_all(mortal, schema) == []
     await asyncio.to_thread(mortal.must, "verify")
 
 

@@ -7,17 +7,13 @@ import pytest
 from patience import in_time
 
 from .localherd import LocalHerd, query
-from .long_commands import beside_a_copy, nothing_under_way, outcome_with_a_death
-from .members import assert_same_schema, run, superusers
+from .long_commands import beside_a_copy, index_of_all, outcome_with_a_death
+from .members import run
 from .test_hazards import connected
 
 pytestmark = pytest.mark.long
 
 _WRITER = "BEGIN; UPDATE {}.t SET v = 0 WHERE id = 1"
-INDEX = """
-    SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-     WHERE c.relnamespace = '{}'::regnamespace AND c.relname = 'i'
-"""
 STEPS = {
     "n1": "SELECT true FROM pgherd.long_commands_here WHERE done @> '{2,3}' AND phase <> ''",
     "n3": "SELECT true FROM pgherd.long_commands l JOIN pg_stat_activity a ON a.pid = l.pid"
@@ -50,11 +46,7 @@ async def test_all_members_have_the_index_or_none(
         hold=_WRITER.format(schema), held_up=held_up, step=STEPS[held_up],
         victim=victim, process=process,
     )  # fmt: skip
-    async with superusers(mortal, schema) as admins:
-        for admin in admins:
-            await nothing_under_way(admin)
-        await assert_same_schema(admins, schema)
-        found = await run(admins[0], INDEX.format(schema))
+    found = await index_of_all(mortal, schema)
     failed = isinstance(outcome, BaseException)
     if victim == "n3":
         assert not failed, outcome
@@ -75,9 +67,7 @@ async def test_member_that_was_away_has_the_index_when_it_is_back(
         await run(builder, f"ALTER TABLE {schema}.t RENAME TO u")
         await run(builder, f"ALTER TABLE {schema}.u ADD COLUMN w int")
     await asyncio.to_thread(mortal.must, "start", "n3")
-    async with superusers(mortal, schema) as admins:
-        await assert_same_schema(admins, schema)
-        assert await run(admins[2], INDEX.format(schema)) == [(True,)]
+    assert await index_of_all(mortal, schema) == [(True,)]
     await asyncio.to_thread(mortal.must, "verify")
 
 
@@ -87,9 +77,5 @@ async def test_member_that_copies_another_meanwhile_has_the_index(
     """The copy is made while one member builds and the others have built."""
     command = f"CREATE INDEX CONCURRENTLY i ON {schema}.t (v)"
     await beside_a_copy(mortal, command, hold=_WRITER.format(schema))
-    async with superusers(mortal, schema) as admins:
-        for admin in admins:
-            await nothing_under_way(admin)
-        await assert_same_schema(admins, schema)
-        assert await run(admins[2], INDEX.format(schema)) == [(True,)]
+    assert await index_of_all(mortal, schema) == [(True,)]
     await asyncio.to_thread(mortal.must, "verify")

@@ -68,6 +68,14 @@ def begun(herd: LocalHerd, *words: str) -> str:
     return done.stdout.split()[1]
 
 
+async def begun_to_work(herd: LocalHerd, table: str) -> str:
+    """Begin a run on n2, which is drained for it, and return its name when it works there."""
+    words = ("--vacuum-full", table, "--nodes", "n2", "--drain", "--grace", "0")
+    name = await asyncio.to_thread(begun, herd, *words)
+    await until(lambda: (herd.member("n2")["maintenance"] or {}).get("phase") == "works", "works")
+    return name
+
+
 def states(run: dict[str, Any]) -> dict[str, str]:
     return {part["member"]: part["state"] for part in run["parts"]}
 
@@ -241,11 +249,7 @@ async def test_nobody_waits_for_a_drained_member(mortal: LocalHerd, table: str) 
         session(mortal.dsn("n1")) as admin,
         held(mortal, "n2", table) as holder,
     ):
-        words = ("--vacuum-full", table, "--nodes", "n2", "--drain", "--grace", "0")
-        name = await asyncio.to_thread(begun, mortal, *words)
-        await until(
-            lambda: (mortal.member("n2")["maintenance"] or {}).get("phase") == "works", "works"
-        )
+        name = await begun_to_work(mortal, table)
         await run(builder, f"UPDATE {table} SET v = 'in the way' WHERE id = 1")
         await asyncio.sleep(2)  # the others look for who is away every second
         index = f"maintained_{random.getrandbits(30):x}"
@@ -361,11 +365,7 @@ async def test_a_member_that_dies_meanwhile_is_in_service_again(
     mortal: LocalHerd, table: str, process: str
 ) -> None:
     async with held(mortal, "n2", table):
-        words = ("--vacuum-full", table, "--nodes", "n2", "--drain", "--grace", "0")
-        name = await asyncio.to_thread(begun, mortal, *words)
-        await until(
-            lambda: (mortal.member("n2")["maintenance"] or {}).get("phase") == "works", "works"
-        )
+        name = await begun_to_work(mortal, table)
         await asyncio.to_thread(mortal.must, "kill", "n2", "--process", process)
         await asyncio.to_thread(mortal.must, "start", "n2")
     await until(lambda: mortal.member("n2")["state"] == "primary", "is back")
@@ -382,11 +382,7 @@ async def test_a_member_that_dies_meanwhile_is_in_service_again(
 @pytest.mark.long
 async def test_a_member_that_does_not_come_back_is_given_up(mortal: LocalHerd, table: str) -> None:
     async with held(mortal, "n2", table):
-        words = ("--vacuum-full", table, "--nodes", "n2", "--drain", "--grace", "0")
-        name = await asyncio.to_thread(begun, mortal, *words)
-        await until(
-            lambda: (mortal.member("n2")["maintenance"] or {}).get("phase") == "works", "works"
-        )
+        name = await begun_to_work(mortal, table)
         await asyncio.to_thread(mortal.must, "kill", "n2", "--process", "node")
     await until(lambda: states(known(mortal, name)) == {"n2": "failed"}, "failed")
     assert "not heard of" in (await asyncio.to_thread(known, mortal, name))["parts"][0]["error"]

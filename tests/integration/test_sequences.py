@@ -19,6 +19,8 @@ from .members import (
 pytestmark = pytest.mark.usefixtures("schema_is_everywhere")
 
 _SLOTS = 8
+_BEGIN_UNCLEAN = "BEGIN; SET session_replication_role = replica; TRUNCATE pgherd.clean_since"
+"""In this transaction the server has not been stopped cleanly."""
 
 
 async def numbers(
@@ -190,9 +192,7 @@ async def test_c12_after_an_unclean_stop_a_sequence_goes_on_past_its_own_numbers
     await caught_up(connections)
     async with superusers(herd, schema) as admins:
         assert await run(admins[0], "SELECT pgherd.sequences_after_crash(0)") == [(None,)]
-        await run(
-            admins[1], "BEGIN; SET session_replication_role = replica; TRUNCATE pgherd.clean_since"
-        )
+        await run(admins[1], _BEGIN_UNCLEAN)
         await in_parts(admins[1], "SELECT pgherd.sequences_after_crash({})")
         moved = await run(admins[1], "SELECT last_value, is_called FROM s")
         at = (await run(admins[1], "SELECT last_value FROM t_id_seq"))[0][0]
@@ -211,9 +211,7 @@ async def test_c12_not_all_numbers_of_other_members_are_looked_at(
     await run(connections[0], "INSERT INTO t SELECT FROM generate_series(1, 30000)")
     await caught_up(connections)
     async with superusers(herd, schema) as admins:
-        await run(
-            admins[1], "BEGIN; SET session_replication_role = replica; TRUNCATE pgherd.clean_since"
-        )
+        await run(admins[1], _BEGIN_UNCLEAN)
         await run(admins[1], "SET LOCAL track_functions = 'pl'")
         await in_parts(admins[1], "SELECT pgherd.sequences_after_crash({})")
         ((calls,),) = await run(
@@ -235,9 +233,7 @@ async def test_c12_a_crash_after_the_last_number_of_all(
     await caught_up(connections)
     async with superusers(herd, schema) as [admin, *_]:
         for _ in range(2):
-            await run(
-                admin, "BEGIN; SET session_replication_role = replica; TRUNCATE pgherd.clean_since"
-            )
+            await run(admin, _BEGIN_UNCLEAN)
             await in_parts(admin, "SELECT pgherd.sequences_after_crash({})")
             await run(admin, "COMMIT")
     error = await failure(connections[0], "SELECT nextval('s')")
@@ -273,9 +269,7 @@ async def test_many_sequences_do_not_fill_the_table_of_locks(
     )
     await caught_up(connections)
     async with superusers(herd, schema) as [admin, *_]:
-        await run(
-            admin, "BEGIN; SET session_replication_role = replica; TRUNCATE pgherd.clean_since"
-        )
+        await run(admin, _BEGIN_UNCLEAN)
         assert await in_parts(admin, f"SELECT * FROM pgherd.{function}") < _ROOM
         await run(admin, "ROLLBACK")
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from patience import in_time
 
-from .long_commands import UNDER_WAY, another, until, waiting
+from .long_commands import INDEX, UNDER_WAY, another, until, waiting
 from .members import (
     Connection,
     assert_same_schema,
@@ -19,21 +19,11 @@ from .members import (
     run,
     same_everywhere,
 )
-from .test_long_commands import undone
+from .test_long_commands import table, undone
+
+__all__ = ["table"]
 
 _BUILD = "CREATE UNIQUE INDEX CONCURRENTLY i ON t (y)"
-_VALID = """
-    SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-     WHERE c.relnamespace = '{}'::regnamespace AND c.relname = 'i'
-"""
-
-
-@pytest.fixture(autouse=True)
-async def table(connections: list[Connection], schema: str) -> None:
-    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, x int, y text)")
-    await run(connections[0], "INSERT INTO t SELECT g, g, g::text FROM generate_series(1, 1000) g")
-    await run(connections[0], "CREATE TABLE other (id int PRIMARY KEY, t int)")
-    await caught_up(connections)
 
 
 @contextlib.asynccontextmanager
@@ -65,7 +55,7 @@ async def not_begun(admin: Connection) -> AsyncIterator[None]:
 async def has_it(admins: list[Connection], schema: str) -> None:
     for admin in admins:
         await until(admin, UNDER_WAY, [(0,)])
-    assert await same_everywhere(admins, _VALID.format(schema)) == [(True,)]
+    assert await same_everywhere(admins, INDEX.format(schema)) == [(True,)]
     await assert_same_schema(admins, schema)
 
 
@@ -271,7 +261,7 @@ async def test_members_agree_whatever_is_written_while_indexes_come_and_go(
                 with contextlib.suppress(psycopg.Error):
                     await run(builder, _BUILD)
             await until(admins[place], UNDER_WAY, [(0,)])
-            found = await run(admins[place], _VALID.format(schema))
+            found = await run(admins[place], INDEX.format(schema))
             if found:
                 assert found == [(True,)]
                 built += 1

@@ -8,10 +8,10 @@ import pytest
 from patience import in_time
 
 from .localherd import LocalHerd
-from .long_commands import beside_a_copy, nothing_under_way, outcome_with_a_death, until_any
-from .members import assert_same_schema, failure, once, run, superusers
+from .long_commands import beside_a_copy, index_of_all, outcome_with_a_death, until_any
+from .members import failure, once, run
 from .test_hazards import connected
-from .test_long_commands_faults import INDEX, STEPS, schema
+from .test_long_commands_faults import STEPS, schema
 from .test_unique_indexes import not_begun
 
 pytestmark = pytest.mark.long
@@ -24,11 +24,7 @@ _WITHOUT = "SELECT true FROM pgherd.long_commands WHERE missing = 'n3'"
 
 async def _judge(mortal: LocalHerd, schema: str, outcome: object, *, sure: bool) -> None:
     """All have the index, which excludes duplicates, or none has it."""
-    async with superusers(mortal, schema) as admins:
-        for admin in admins:
-            await nothing_under_way(admin)
-        await assert_same_schema(admins, schema)
-        found = await run(admins[0], INDEX.format(schema))
+    found = await index_of_all(mortal, schema)
     failed = isinstance(outcome, BaseException)
     assert not (sure and failed), outcome
     assert found == [(True,)] or (failed and found == [])

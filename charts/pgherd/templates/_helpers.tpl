@@ -38,7 +38,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [patch]
 - apiGroups: [batch]
   resources: [jobs]
-  verbs: [get, list, create, delete]  # list: for the release before, which leads until the new pods do
+  verbs: [get, create, delete]
 - apiGroups: [sparkoperator.k8s.io]
   resources: [sparkapplications]
   verbs: [get, list, create, delete]

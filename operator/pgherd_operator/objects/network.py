@@ -24,7 +24,7 @@ def shared(cluster: Cluster, release_namespace: str, voters: int = 0) -> list[Ma
         _clients(cluster, "rw", {}),
         # For reads, which may go elsewhere one day: no connection of theirs meets a member that is
         # just being copied, or one in a minority that knows the past only.
-        # Said aloud, since an earlier release had it otherwise.
+        # Said aloud, or it stays as somebody has set it.
         _clients(cluster, "ro", {"publishNotReadyAddresses": False}),
         # All that run, up to date or not; who does not listen refuses at once.
         _clients(cluster, "any", {"publishNotReadyAddresses": True}),

@@ -139,7 +139,7 @@ def _row(said: Status, name: str, pair: Pair | None, elapsed_s: float) -> Sequen
         silence = "-" if peer.last_seen_s is None else f"heard {peer.last_seen_s:.1f} s ago"
         return (name, silence, peer.role or "-", *["-"] * 5, lag, *["-"] * 5)
     one = pair[1]
-    if one.own_commits is None:  # a witness, or an earlier version, or its database is not there
+    if one.own_commits is None:  # a witness, or its database is not there
         figures = ["-"] * 5
     else:
         waits = _between(pair)

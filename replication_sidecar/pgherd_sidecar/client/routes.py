@@ -37,8 +37,6 @@ SHUTDOWN = Route("POST", "/shutdown")
 REBUILD = Route("POST", "/rebuild")
 EXPLAIN = Route("POST", "/explain")
 SKIP = Route("POST", "/skip")
-VIEW = Route("GET", "/view")
-JOIN = Route("POST", "/view/join")
 LEAVE = Route("POST", "/view/leave")
 EVICT = Route("POST", "/view/evict")
 PART = Route("POST", "/view/part")
@@ -92,18 +90,6 @@ class LeaveRequest(msgspec.Struct):
 
     name: str
     disk_id: str = ""
-
-
-class JoinRequest(msgspec.Struct):
-    """Of ``JOIN``: a new member, and where it is."""
-
-    name: str
-    disk_id: str
-    number: Annotated[int, msgspec.Meta(ge=1, le=1023)]
-    host: str
-    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
-    witness: bool = False
-    reader: bool = False
 
 
 class PartRequest(msgspec.Struct):

@@ -281,7 +281,6 @@ class _Care(Care):
             with of_member():
                 said = await herd.unable(session, one.name, one.generation)
                 if unable and me not in said:
-                    await herd.make(session)
                     values = {"generation": one.generation, "why": unable}
                     await herd.execute(
                         session, [("become_unable", {"name": one.name, "member": me} | values)]

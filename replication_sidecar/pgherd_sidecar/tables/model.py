@@ -49,7 +49,7 @@ class SourceTable(msgspec.Struct, frozen=True, dict=True):
         identity: what changes of a row tell of it: its key, all columns, or nothing, and then only
             insertions are replicated.
         key: positions of the key's columns among those that are not generated.
-        equality: of each of these; empty as earlier versions have kept it.
+        equality: of each of these; empty: PostgreSQL's `=`.
     """
 
     relid: int

@@ -67,8 +67,7 @@ def put(
 
 
 def _require_plain(manifest: dict[str, Any]) -> None:
-    found = manifest.get("uses_ours", [])  # earlier versions do not tell
-    if found:
+    if found := manifest["uses_ours"]:
         raise SeedError(
             f"a plain server has nothing in its place: {'; '.join(found)}: change or drop these in"
             " the herd, and take another snapshot"

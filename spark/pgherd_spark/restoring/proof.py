@@ -14,7 +14,7 @@ from psycopg import sql
 
 from pgherd_spark.reading import statements
 from pgherd_spark.reading.checksums import NOTHING, Sum, blocks, sum_of
-from pgherd_spark.reading.rowhash import KIND, record, row_hash
+from pgherd_spark.reading.rowhash import row_hash
 
 _SQL = statements.load("restore.sql") | statements.load("checksum.sql")
 _SESSION = statements.load("session.sql")
@@ -67,11 +67,9 @@ def _ranges(connection: psycopg.Connection[Any], table: dict[str, Any]) -> Itera
 
 
 def _query(table: dict[str, Any], relation: sql.Composed, range_: sql.Composed) -> sql.Composed:
-    """The sum of some rows, of the kind that the manifest has; formerly one of their texts."""
-    where = {"relation": relation, "range": range_}
-    if table.get("hash") == KIND:
-        return _SQL["quick"].format(hash=row_hash(table["columns"].items()), **where)
-    return _SQL["total"].format(row=record(table["columns"]), **where)
+    """The sum of some rows."""
+    hashed = row_hash(table["columns"].items())
+    return _SQL["quick"].format(hash=hashed, relation=relation, range=range_)
 
 
 def _sum(conninfo: str, query: sql.Composed) -> Sum:

@@ -123,8 +123,8 @@ def make_roles(
 
 def limited(manifest: dict[str, Any]) -> list[str]:
     """The roles that log in on some nodes of the herd only; on others they are NOLOGIN."""
-    logins = {key[1] for key, value in manifest.get("shared", []) if value.get("LOGIN")}
-    return sorted(logins & manifest.get("role_limits", {}).keys())
+    logins = {key[1] for key, value in manifest["shared"] if value.get("LOGIN")}
+    return sorted(logins & manifest["role_limits"].keys())
 
 
 def let_in(conninfo: str, roles: Sequence[str], say: Callable[[str], None]) -> None:
@@ -177,7 +177,7 @@ def _load(
 
 
 def _copy(conninfo: str, store: Store, table: dict[str, Any], part: dict[str, Any]) -> None:
-    form = table.get("form", "binary")  # in the first format all tables have that
+    form = table["form"]
     stored = sql.SQL(", ").join(map(sql.Identifier, table["stored"]))
     statement = _SQL["copy"].format(
         relation=sql.Identifier(*part["relation"]),
@@ -201,12 +201,9 @@ def _finish(conninfo: str, manifest: dict[str, Any], say: Callable[[str], None])
 
     A view that had contents may have none any more: its query fails with the rows as they are.
     """
-    populated = manifest.get("populated")  # earlier versions do not tell
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for one in manifest["sequences"]:
             name = sql.Identifier(*one["name"])
-            if connection.execute(_SQL["is_there"], (name.as_string(None),)).fetchone() != (True,):
-                continue
             numbers = {"step": sql.Literal(one["step"]), "start": sql.Literal(one["start"])}
             connection.execute(_SQL["sequence"].format(name=name, **numbers))
             last = _last_number(connection, name, one, say)
@@ -218,7 +215,7 @@ def _finish(conninfo: str, manifest: dict[str, Any], say: Callable[[str], None])
                 )
             )
         for schema, view in connection.execute(_SQL["materialized_views"]).fetchall():
-            if populated is not None and [schema, view] not in populated:
+            if [schema, view] not in manifest["populated"]:
                 continue
             name = sql.Identifier(schema, view)
             try:

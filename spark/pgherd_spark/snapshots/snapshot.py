@@ -376,12 +376,9 @@ def _carried(source: Source) -> dict[str, Any]:
     have changed some that others do not know yet.
     """
     with reading(source) as connection:
-        found: dict[str, Any] = {}
-        # An earlier release does not let the jobs' role ask: the manifest does not tell.
-        if connection.execute(_SQL["tells_uses"]).fetchone() == (True,):
-            ((uses_ours,),) = connection.execute(_SQL["uses_ours"]).fetchall()
-            found["uses_ours"] = uses_ours or []
-        return found | {
+        ((uses_ours,),) = connection.execute(_SQL["uses_ours"]).fetchall()
+        return {
+            "uses_ours": uses_ours or [],
             "populated": [[*view] for view in connection.execute(_SQL["populated"])],
             "local_tables": [name for (name,) in connection.execute(_SQL["local_tables"])],
             "shared": [[*pair] for pair in connection.execute(_SQL["shared"])],

@@ -14,11 +14,6 @@ SELECT (hashtextextended(t.key, 2) & {mask})::int, count(*),
   FROM (SELECT {key}::text AS key, {row}::text AS whole FROM {relation} t WHERE {range} OFFSET 0) t
  GROUP BY 1;
 
--- Of snapshots that earlier versions made.
--- name: total
-SELECT count(*), coalesce(sum(hashtextextended(t.whole, 0)), 0), coalesce(sum(hashtextextended(t.whole, 1)), 0)
-  FROM (SELECT {row}::text AS whole FROM {relation} t WHERE {range} OFFSET 0) t;
-
 -- The hash is that of rowhash.py.
 -- name: quick
 SELECT count(*), coalesce(sum({hash}), 0) FROM {relation} t WHERE {range};

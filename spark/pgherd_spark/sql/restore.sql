@@ -17,10 +17,6 @@ DELETE FROM ONLY {relation};
 -- name: own_path
 RESET search_path;
 
--- Earlier versions list sequences that are younger than the snapshot, too.
--- name: is_there
-SELECT to_regclass(%s) IS NOT NULL;
-
 -- As its user made it: each member takes its own share of the numbers when it begins, further than all before.
 -- name: sequence
 ALTER SEQUENCE {name} INCREMENT BY {step} START WITH {start};

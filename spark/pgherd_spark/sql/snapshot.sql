@@ -69,11 +69,6 @@ SELECT n.nspname, c.relname
  WHERE c.relkind = 'm' AND c.relispopulated
  ORDER BY 1, 2;
 
--- Of its own: a server that may not execute a function says so when the statement begins, even where a CASE skips it.
--- name: tells_uses
-SELECT bool_and(has_function_privilege(to_regprocedure(f.name)::oid, 'EXECUTE') IS TRUE)
-  FROM unnest(ARRAY['pgherd.leaving_obstacles()', 'pgherd.own_functions()', 'pgherd.bound_to(oid)']) AS f(name);
-
 -- What of the users' a plain server can't have.
 -- name: uses_ours
 SELECT pgherd.leaving_obstacles();

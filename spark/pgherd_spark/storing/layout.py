@@ -14,7 +14,6 @@ from pgherd_spark.storing.parts import PartError, Receipt, verify_part
 from pgherd_spark.storing.stores import Store
 
 FORMAT = 2
-"""In the first one, the parts of all tables are in binary form."""
 MANIFEST, JOB = "manifest.json", "job.json"
 SCHEMA, CONTENTS, ROLES, CERTIFICATION = "schema.dump", "schema.list", "roles.sql", "certification"
 _PREFIX = "gid-"
@@ -115,15 +114,14 @@ def sealed(manifest: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(stored: bytes) -> dict[str, Any]:
-    """Read a manifest; those of earlier versions have no checksum.
+    """Read a manifest.
 
     Raises:
         PartError: it is damaged.
         ValueError: it is no JSON.
     """
     manifest: dict[str, Any] = json.loads(stored)
-    known = manifest.pop(_SEAL, None)
-    if known is not None and known != _seal(manifest):
+    if manifest.pop(_SEAL, None) != _seal(manifest):
         raise PartError(f"{MANIFEST} is damaged")
     return manifest
 
@@ -162,16 +160,15 @@ def require_described(store: Store) -> dict[str, Any]:
                 raise PartError(f"{name} is damaged")
     except (FileNotFoundError, ValueError, KeyError) as error:
         raise PartError(f"{store} holds no whole snapshot: {error}") from error
-    if manifest["format"] not in range(1, FORMAT + 1):
-        raise PartError(f"{store} has format {manifest['format']}, this pgherd reads 1 to {FORMAT}")
+    if manifest["format"] != FORMAT:
+        raise PartError(f"{store} has format {manifest['format']}, this pgherd reads {FORMAT}")
     return manifest
 
 
 def described(manifest: Mapping[str, Any]) -> dict[str, str]:
     """The SHA-256 of each of a snapshot's files but the manifest and the parts, by name."""
     state = manifest["certification"]
-    known: dict[str, str] = {} if state is None else {state["file"]: state["sha256"]}
-    return {**known, **manifest["files"]}
+    return {state["file"]: state["sha256"], **manifest["files"]}
 
 
 def parts_in(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -142,8 +142,6 @@ def read_receipt(store: Store, path: str) -> Receipt | None:
     """
     with suppress(FileNotFoundError):
         fields = json.loads(store.get(_receipt_name(path)))
-        if "origin" not in fields:  # an earlier version did not tell
-            return None
         receipt = Receipt(**(fields | {"sum": Sum(**fields["sum"])}))
         if store.size(path) == receipt.bytes:
             return receipt

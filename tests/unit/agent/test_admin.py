@@ -19,10 +19,8 @@ from pgherd_sidecar.agent.admin.port import (
     UnknownMarker,
 )
 from pgherd_sidecar.agent.hook.figures import BOUNDS_S, CommitFigures
-from pgherd_sidecar.agent.membership.roster import contact
 from pgherd_sidecar.client import routes
 from pgherd_sidecar.client.admin import AdminClient, AdminError
-from pgherd_sidecar.core.consensus import Member
 from pgherd_sidecar.pg.comparison.checksum import TableChecksum, UnknownTable
 from pgherd_sidecar.pg.comparison.indexes import IndexReport
 from pgherd_sidecar.pg.roles import Wanted
@@ -33,14 +31,6 @@ MARKER = "00ff"
 class ViewStub:
     def __init__(self, told: list[str]) -> None:
         self.told = told
-
-    def status(self) -> Mapping[str, StatusValue]:
-        return {"view": {"id": 3, "members": []}}
-
-    def join(self, member: Member) -> None:
-        if member.name == "n9":
-            raise Refused("number 3 belongs to n3")
-        self.told.append(f"join {member.name} {member.disk} {contact(member)} {member.witness}")
 
     def leave(self, name: str, disk: str, *, dead: bool = False) -> None:
         if name == "n9":
@@ -258,13 +248,7 @@ async def call(path: Path, method: str, route: str, body: bytes = b"") -> tuple[
 
 async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> None:
     backend = Backend()
-    joining = (
-        b'{"name": "%s", "disk_id": "d", "number": 3, "host": "h", "port": 1, "witness": true}'
-    )
     async with serving(tmp_path / "s", backend) as client:
-        assert await call(tmp_path / "s", "POST", "/view/join", joining % b"n3") == (200, "{}")
-        assert (await call(tmp_path / "s", "POST", "/view/join", joining % b"n9"))[0] == 409
-        assert (await call(tmp_path / "s", "POST", "/view/join", b'{"name": "n3"}'))[0] == 400
         await client.leave("n2", "d2")
         await client.evict("n2", "")
         assert (await client.skip(7, act=False)).stopped == ("n2",)
@@ -279,10 +263,7 @@ async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> 
         assert refusal[0] == 400
         code, text = await call(tmp_path / "s", "POST", "/view/part", b'{"names": ["n1"]}')
         assert (code, json.loads(text)) == (200, {"members": ["n1"]})
-        code, text = await call(tmp_path / "s", "GET", "/view")
-        assert (code, json.loads(text)["view"]["id"]) == (200, 3)
     assert backend.told == [
-        "join n3 d Contact(number=3, host='h', port=1, postgres_host='', postgres_port=0) True",
         "leave n2 d2",
         "leave n2  dead",
         "skip 7, act False",

@@ -218,7 +218,7 @@ def test_c21_nobody_that_is_promoted_can_be_elected_by_an_old_view(
 
     def inspect(config: NodeConfig) -> Split:
         last, membership = logs[config.name]
-        return Split(uuid4(), 0, last, (), 1, 1, membership)
+        return Split(uuid4(), last, (), 1, 1, membership)
 
     monkeypatch.setattr(bootstrap, "inspect", inspect)
     if not enough:

@@ -8,7 +8,7 @@ from patience import until
 from pgherd_sidecar.agent.log.setup import delivered, open_log, reset_log
 from pgherd_sidecar.agent.membership import peers
 from pgherd_sidecar.agent.membership.identity import StoredIdentity
-from pgherd_sidecar.agent.membership.roster import contact
+from pgherd_sidecar.agent.membership.roster import contact, unfit
 from pgherd_sidecar.agent.service.witness import Witness
 from pgherd_sidecar.agent.standing.views import no_majority
 from pgherd_sidecar.core.consensus import Block, Membership, Role
@@ -62,7 +62,7 @@ async def test_a_joiner_is_linked_to_nobody_before_its_log_begins(tmp_path: Path
         leader = await herd.proposer()
         fourth = herd.joiner("n4", 4)
         await fourth.start()
-        # as an operator may ask, too early
+        # it is asked for too early
         await herd.change(leader, lambda: fourth.disk in leader.disks, join=fourth.member)
         await herd.order(leader, 1, but=("n4",))
         assert fourth.host.extent.joins and fourth.host.extent.last == 0
@@ -192,9 +192,10 @@ async def test_a_number_that_is_taken_is_not_given_again(tmp_path: Path) -> None
     async with trio(tmp_path) as herd:
         leader = await herd.proposer()
         fourth = herd.joiner("n4", 4)
-        assert "belongs to n3" in leader.host.peers.unfit(fourth.member_as(3))
-        assert "sequence_slots" in leader.host.peers.unfit(fourth.member_as(9))
-        assert leader.host.peers.unfit(fourth.member) == ""
+        known, slots = leader.host.membership, leader.config.sequence_slots
+        assert "belongs to n3" in unfit(fourth.member_as(3), known, slots)
+        assert "sequence_slots" in unfit(fourth.member_as(9), known, slots)
+        assert unfit(fourth.member, known, slots) == ""
         leader.host.change(join=fourth.member_as(3))  # nobody has judged it
         leader.host.change(join=herd.nodes["n2"].member)
         await herd.order(leader, 1)

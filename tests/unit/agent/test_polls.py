@@ -1,12 +1,10 @@
-"""Questions between members over real links, also beside members of an older release."""
+"""Questions between members over real links."""
 
 import asyncio
-import json
 from pathlib import Path
 
 from log_trio import trio
 from patience import until
-from pgherd_sidecar.env.network.frames import PROTOCOL_VERSION, Hello
 
 
 async def _echo(data: bytes) -> bytes:
@@ -17,7 +15,7 @@ async def test_all_that_are_asked_answer(tmp_path: Path) -> None:
     async with trio(tmp_path) as herd:
         await herd.proposer()
         hosts = {name: node.host for name, node in herd.nodes.items()}
-        await until(lambda: len(hosts["n1"].peers.polled) == 2)
+        await until(lambda: len(hosts["n1"].peers.linked) == 2)
         hosts["n2"].polls.answer_by(_echo)
         said = await hosts["n1"].polls.ask(["n1", "n2", "n3", "n9"], b"x", 10)
         assert said == {"n2": b"<x>", "n3": b""}  # n3 has nobody who could answer
@@ -33,7 +31,7 @@ async def test_nobody_waits_for_who_is_slow_or_gone(tmp_path: Path) -> None:
     async with trio(tmp_path) as herd:
         await herd.proposer()
         asking = herd.nodes["n1"].host
-        await until(lambda: len(asking.peers.polled) == 2)
+        await until(lambda: len(asking.peers.linked) == 2)
         herd.nodes["n2"].host.polls.answer_by(never)
         herd.nodes["n3"].host.polls.answer_by(_echo)
         assert await asking.polls.ask(["n2", "n3"], b"x", 0.3) == {"n3": b"<x>"}
@@ -53,7 +51,7 @@ async def test_one_answer_may_be_enough(tmp_path: Path) -> None:
     async with trio(tmp_path) as herd:
         await herd.proposer()
         asking = herd.nodes["n1"].host
-        await until(lambda: len(asking.peers.polled) == 2)
+        await until(lambda: len(asking.peers.linked) == 2)
         herd.nodes["n2"].host.polls.answer_by(held)
         herd.nodes["n3"].host.polls.answer_by(_echo)
         said = await asking.polls.ask(["n2", "n3"], b"x", 1000, enough=lambda s: s == b"<x>")
@@ -65,7 +63,7 @@ async def test_whoever_was_to_answer_has_ended(tmp_path: Path) -> None:
     async with trio(tmp_path) as herd:
         await herd.proposer()
         asking, other = herd.nodes["n1"].host, herd.nodes["n2"].host
-        await until(lambda: len(asking.peers.polled) == 2)
+        await until(lambda: len(asking.peers.linked) == 2)
 
         async def never(_: bytes) -> bytes:
             await asyncio.sleep(1000)
@@ -76,19 +74,3 @@ async def test_whoever_was_to_answer_has_ended(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         other.polls.answer_by(None)
         assert await asked == {"n2": b""}
-
-
-def test_the_hello_of_an_older_release_says_nothing_of_polls() -> None:
-    said = json.loads(Hello(PROTOCOL_VERSION, "c", "n1", 1, polls=True).encode()[4:])
-    assert said.pop("polls") is True
-    assert not Hello.decode(json.dumps(said).encode()).polls
-
-
-async def test_a_member_of_an_older_release_is_not_asked(tmp_path: Path) -> None:
-    async with trio(tmp_path) as herd:
-        await herd.proposer()
-        asking = herd.nodes["n1"].host
-        await until(lambda: len(asking.peers.polled) == 2)
-        herd.nodes["n3"].host.polls.answer_by(_echo)
-        asking.peers._polled.discard("n3")
-        assert await asking.polls.ask(["n3"], b"x", 1000) == {}

@@ -14,11 +14,8 @@ from pgherd_sidecar.core.consensus import Membership
 from pgherd_sidecar.core.replication.state import ReplicatedState
 
 CHECKPOINT = ReplicatedState((1,)).checkpoint()
-STATE = CertificationState(
-    "c", position=20, last_commit=15, term=3, membership="", state=CHECKPOINT
-)
-
 VIEW = Membership.fixed("n1", "n2", "n3").encode().decode()
+STATE = CertificationState("c", 20, 15, 3, VIEW, CHECKPOINT, 12, 3, VIEW)
 
 
 def write(directory: Path, gid: int) -> None:
@@ -51,8 +48,7 @@ def test_a_state_of_a_position_after_the_rows_is_refused(tmp_path: Path) -> None
 
 def test_a_state_that_was_put_in_place_of_another_is_refused(tmp_path: Path) -> None:
     write(tmp_path, 20)
-    other = CertificationState("c", position=19, last_commit=15, term=3, membership="", state=b"")
-    (tmp_path / "certification").write_bytes(other.pack())
+    (tmp_path / "certification").write_bytes(replace(STATE, position=19).pack())
     with pytest.raises(UnfitError, match="is damaged"):
         snapshots._read(tmp_path, "S")
 
@@ -77,16 +73,12 @@ class Others:
 @pytest.mark.parametrize(("base", "begins"), [(12, 12), (13, 20), (20, 20)])
 async def test_the_log_before_the_state_s_own_position_may_be_gone(base: int, begins: int) -> None:
     """A member has trimmed up to a checkpoint, because the others had come further meanwhile."""
-    state = replace(
-        STATE, needed_position=12, needed_term=3, needed_membership=VIEW, membership=VIEW
-    )
     others = Others(base)
-    found = await snapshots.require_log("S", state, cast("Any", others))
+    found = await snapshots.require_log("S", STATE, cast("Any", others))
     assert found.needed_base.position == begins
     assert (found.position, found.state, others.held) == (20, STATE.state, [12])
 
 
 async def test_the_log_after_the_state_s_position_must_be_there() -> None:
-    state = replace(STATE, needed_position=12, needed_term=3, needed_membership=VIEW)
     with pytest.raises(UnfitError, match="the log from GID 21 on, the members have it from 22"):
-        await snapshots.require_log("S", state, cast("Any", Others(21)))
+        await snapshots.require_log("S", STATE, cast("Any", Others(21)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from array import array
 
 import pytest
@@ -12,12 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pgherd_sidecar.core.certification.certifier import AbortReason, Conflict
 from pgherd_sidecar.core.replication import databases as module
-from pgherd_sidecar.core.replication.checkpoint import (
-    WITHOUT_DATABASES,
-    WITHOUT_INTENTIONS,
-    pack,
-    unpack,
-)
 from pgherd_sidecar.core.replication.databases import SKIPPED, Databases
 from pgherd_sidecar.core.replication.entries import (
     STATE_ASKED,
@@ -332,22 +324,6 @@ def test_a_checkpoint_keeps_the_hold() -> None:
     assert restored.databases.hold == state.databases.hold
     assert restored.databases.items() == state.databases.items()
     assert restored.checkpoint() == state.checkpoint()
-
-
-@pytest.mark.parametrize(
-    ("version", "lacks"), [(WITHOUT_DATABASES, [6]), (WITHOUT_INTENTIONS, [6, 3])]
-)
-def test_a_checkpoint_of_a_version_before_is_read_and_all_are_whole(
-    version: int, lacks: list[int]
-) -> None:
-    state = ReplicatedState(MEMBERS)
-    state.deliver(1, Incarnation(1, 1))
-    _, arrays = unpack(state.checkpoint())
-    for place in lacks:
-        del arrays[place]
-    old = bytearray(pack(arrays))
-    old[8:14] = struct.pack(">HI", version, zlib.crc32(old[14:]))
-    assert ReplicatedState.restore(bytes(old)).checkpoint() == state.checkpoint()
 
 
 @pytest.mark.parametrize("cut", range(1, 30))

@@ -1,6 +1,7 @@
 """Links between members: who is let in, what garbage does, what a peer that does not read costs."""
 
 import asyncio
+import json
 import socket
 from uuid import uuid4
 
@@ -103,6 +104,11 @@ async def test_a_stranger_of_the_same_cluster_is_refused(name: str, number: int,
         writer.write(Hello(PROTOCOL_VERSION, CLUSTER, name, number).encode())
         answer = Hello.decode(FrameReader(HELLO_BYTES).feed(await ended(reader))[0])
     assert why in answer.refused
+
+
+def test_a_hello_may_say_more_than_its_reader_knows() -> None:
+    said = json.loads(Hello(PROTOCOL_VERSION, CLUSTER, "n1", 1).encode()[4:])
+    assert Hello.decode(json.dumps({**said, "more": 1}).encode()).name == "n1"
 
 
 async def test_each_end_knows_the_others_disk_before_anything_is_received() -> None:

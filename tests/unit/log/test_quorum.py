@@ -128,8 +128,6 @@ def test_a_reader_is_no_voter_and_survives_the_encoding() -> None:
         View(1, (Member("a"), reader))
     membership = Membership((View(1, (Member("a"),)),), (reader,), 4)
     assert Membership.decode(membership.encode()) == membership
-    others = Membership((View(1, (Member("a"),)),), (Member("r", "disk"),), 4)
-    assert b"true" not in others.encode()  # as members of former versions have it
 
 
 def test_half_of_the_voters_as_witnesses_are_too_many() -> None:

@@ -206,7 +206,7 @@ async def test_reads_through_the_services_meet_no_member_that_is_being_copied() 
     await it.settle()
     assert ("Service", f"{NAME}-any") in it.objects
     spec = it.objects["Service", f"{NAME}-ro"]["spec"]
-    spec["publishNotReadyAddresses"] = True  # as an earlier release made it
+    spec["publishNotReadyAddresses"] = True  # somebody has set it
     await it.settle()
     assert it.objects["Service", f"{NAME}-ro"]["spec"]["publishNotReadyAddresses"] is False
     del it.objects["Service", f"{NAME}-ro"]["spec"]["publishNotReadyAddresses"]

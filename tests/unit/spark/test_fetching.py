@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 from pgherd_spark.storing.fetching import fetch_head, fetch_parts
-from pgherd_spark.storing.layout import require_described, require_whole, sealed, sha256
+from pgherd_spark.storing.layout import (
+    FORMAT,
+    require_described,
+    require_whole,
+    sealed,
+    sha256,
+)
 from pgherd_spark.storing.parts import PartError
 from pgherd_spark.storing.stores import DirectoryStore
 
@@ -20,7 +26,7 @@ def write(store: DirectoryStore, parts: dict[str, bytes], roles: str = "roles.sq
     for path, content in {**parts, roles: b"roles", "certification": b"state"}.items():
         store.put(path, content)
     manifest = {
-        "format": 1,
+        "format": FORMAT,
         "files": {roles: sha256(b"roles")},
         "certification": {"file": "certification", "sha256": sha256(b"state")},
         "tables": [{"name": "public.t", "parts": described}],

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from pgherd_spark.storing.layout import require_whole, sealed, sha256
+from pgherd_spark.storing.layout import FORMAT, require_whole, sealed, sha256
 from pgherd_spark.storing.parts import PartError
 from pgherd_spark.storing.stores import DirectoryStore
 
@@ -17,7 +17,7 @@ def store(tmp_path: Path) -> DirectoryStore:
         store.put(name, content)
     part = {"path": "data/part", "bytes": 4, "sha256": sha256(b"rows")}
     manifest = {
-        "format": 1,
+        "format": FORMAT,
         "gid": 8,
         "files": {"roles.sql": sha256(b"roles")},
         "certification": {"file": "certification", "sha256": sha256(b"state")},
@@ -42,11 +42,3 @@ def test_a_damaged_manifest_is_noticed(store: DirectoryStore) -> None:
     store.put("manifest.json", store.get("manifest.json").replace(b'"gid": 8', b'"gid": 9'))
     with pytest.raises(PartError, match=r"manifest\.json is damaged"):
         require_whole(store)
-
-
-def test_a_manifest_of_an_earlier_version_is_read(store: DirectoryStore) -> None:
-    lines = store.get("manifest.json").decode().splitlines()
-    assert "manifest_sha256" in lines[-2]
-    lines[-3] = lines[-3].removesuffix(",")
-    store.put("manifest.json", "\n".join([*lines[:-2], lines[-1]]).encode())
-    assert require_whole(store)["gid"] == 8

@@ -32,4 +32,3 @@ def test_roles_are_let_in_again_that_logged_in_on_some_nodes_only() -> None:
     shared = [[["role", name], {"LOGIN": login}] for name, login in (("a", True), ("b", False))]
     shared += [[["role", "c"], {"LOGIN": True}], [["member", "a", "c"], {}]]
     assert limited({"shared": shared, "role_limits": {"a": ["n1"], "b": ["n1"]}}) == ["a"]
-    assert limited({}) == []

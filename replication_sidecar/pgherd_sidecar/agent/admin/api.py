@@ -30,9 +30,7 @@ from pgherd_sidecar.agent.admin.port import (
     Unavailable,
     UnknownMarker,
 )
-from pgherd_sidecar.agent.membership.roster import Contact
 from pgherd_sidecar.client import routes
-from pgherd_sidecar.core.consensus import Member
 from pgherd_sidecar.pg.comparison.checksum import TableChangedError, UnknownTable
 from pgherd_sidecar.pg.roles import Wanted
 
@@ -155,8 +153,6 @@ class _Routes:
             _route(routes.REBUILD, self._rebuild),
             _route(routes.EXPLAIN, self._explain),
             _route(routes.SKIP, self._skip),
-            _route(routes.VIEW, self._view),
-            _route(routes.JOIN, self._join),
             _route(routes.LEAVE, self._leave),
             _route(routes.EVICT, self._evict),
             _route(routes.PART, self._part),
@@ -193,17 +189,6 @@ class _Routes:
     async def _skip(self, request: web.Request) -> web.Response:
         body = _parse(await request.read(), routes.SkipRequest)
         return web.json_response(dict(await self._backend.skip(body.gid, act=body.act)))
-
-    async def _view(self, _: web.Request) -> web.Response:
-        return web.json_response(dict(self._backend.views.status()))
-
-    async def _join(self, request: web.Request) -> web.Response:
-        body = _parse(await request.read(), routes.JoinRequest)
-        info = Contact(body.number, body.host, body.port).encode()
-        self._backend.views.join(
-            Member(body.name, body.disk_id, witness=body.witness, info=info, reader=body.reader)
-        )
-        return web.json_response({})
 
     async def _leave(self, request: web.Request) -> web.Response:
         body = _parse(await request.read(), routes.LeaveRequest)

@@ -14,7 +14,6 @@ from pgherd_sidecar.client.routes import (
     SubscriptionEnd,
     SubscriptionRequest,
 )
-from pgherd_sidecar.core.consensus import Member
 from pgherd_sidecar.pg.comparison.checksum import TableChecksum
 from pgherd_sidecar.pg.comparison.indexes import IndexReport
 from pgherd_sidecar.pg.roles import Wanted
@@ -246,12 +245,6 @@ class RolesBackend(Protocol):
 
 class ViewBackend(Protocol):
     """What the API asks about the membership; see ``views.Views``."""
-
-    def status(self) -> Mapping[str, StatusValue]:
-        """Return ``view``, ``quorum`` and ``peers``."""
-
-    def join(self, member: Member) -> None:
-        """Have a member join."""
 
     def leave(self, name: str, disk: str, *, dead: bool = False) -> None:
         """Have a member leave, or be evicted if it is dead."""

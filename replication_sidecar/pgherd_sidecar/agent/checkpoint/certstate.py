@@ -52,9 +52,9 @@ class CertificationState:
     term: int
     membership: str
     state: bytes
-    needed_position: int = 0
-    needed_term: int = 0
-    needed_membership: str = ""
+    needed_position: int
+    needed_term: int
+    needed_membership: str
     covered: int = 0
 
     @property
@@ -70,8 +70,6 @@ class CertificationState:
     @property
     def needed_base(self) -> LogBase:
         """Where the log of a new member had best begin: it then can feed any other one."""
-        if not self.needed_membership:  # a former version wrote it
-            return self.log_base
         membership = Membership.decode(self.needed_membership.encode())
         return LogBase(self.needed_position, self.needed_term, membership)
 

@@ -41,7 +41,6 @@ class Split:
 
     Attributes:
         cluster_id: of the new cluster, to be put into its configuration.
-        committed_gid: the others may have committed more than this; to the new cluster it is lost.
         last_gid: the end of the old cluster's log here; all of it counts as committed now.
         left: members that the new cluster does not have.
         term: the highest that the member has seen;
@@ -51,7 +50,6 @@ class Split:
     """
 
     cluster_id: UUID
-    committed_gid: int
     last_gid: int
     left: tuple[str, ...]
     term: int = 0
@@ -219,8 +217,7 @@ def _split(config: NodeConfig, *, act: bool) -> Split:
             if fresh:
                 identity.split(str(new_id))
             _stand_alone(config, identity.disk_id, log)
-        end = index.last, left, control.term, index.last_term, index.membership
-        return Split(new_id, control.commit_position, *end)
+        return Split(new_id, index.last, left, control.term, index.last_term, index.membership)
 
 
 @contextmanager

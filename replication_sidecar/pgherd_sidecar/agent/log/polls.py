@@ -54,14 +54,14 @@ class Polls:
         Returns:
             The answers by name; who did not answer is missing.
         """
-        asked = self._peers().polled & frozenset(names)
+        asked = self._peers().linked & frozenset(names)
         self._asked += 1
         number, answers = self._asked, dict[str, bytes]()
         self._open[number] = answers
         self._peers().send([(name, PollRequest(number, data)) for name in sorted(asked)])
         try:
             async with asyncio.timeout(longest_s):
-                while (asked & self._peers().polled) - answers.keys():
+                while (asked & self._peers().linked) - answers.keys():
                     if any(map(enough, answers.values())):
                         break
                     self._news.clear()

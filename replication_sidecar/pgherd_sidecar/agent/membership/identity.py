@@ -194,7 +194,7 @@ class StoredIdentity:
         keys, slots = config.limits.certification_keys, config.sequence_slots
         configured = f"certification_keys={keys} sequence_slots={slots}"
         made_with = Note(self._directory, SETTINGS)
-        if not made_with.text:  # the directory is new, or a former version made it
+        if not made_with.text:  # the directory is new
             made_with.write(configured)
         elif made_with.text != configured:
             raise IdentityError(

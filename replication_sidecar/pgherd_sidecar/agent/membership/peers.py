@@ -27,7 +27,7 @@ from pgherd_sidecar.core.consensus import (
     objection,
 )
 from pgherd_sidecar.core.consensus.model.identity import has_left
-from pgherd_sidecar.core.consensus.model.messages import BarrierRequest, Change
+from pgherd_sidecar.core.consensus.model.messages import Change
 from pgherd_sidecar.env.network.connections import Bounds
 from pgherd_sidecar.env.network.frames import PROTOCOL_VERSION, Hello
 from pgherd_sidecar.env.network.links import Links
@@ -104,21 +104,9 @@ class Peers:
             on_ended=on_ended,
             credentials=_credentials(config),
         )
-        #: peers of an older release, which would close the link at a question that they don't know
-        self._older: set[str] = set()
-        self._polled: set[str] = set()
-        #: peers of an older release, which would stop at a membership that names a reader
-        self._knowing_no_readers: set[str] = set()
 
     def send(self, messages: Iterable[tuple[str, Message]]) -> None:
         """Send messages to peers; those to a peer without a link are lost."""
-        older = self._older
-        if older:
-            messages = [
-                (peer, message)
-                for peer, message in messages
-                if peer not in older or not isinstance(message, BarrierRequest)
-            ]
         self._links.send(messages)
 
     async def start(self) -> None:
@@ -196,18 +184,13 @@ class Peers:
 
     def fit(self, peer: str, change: Change) -> bool:
         """Tell whether a change that a peer asks for may be ordered, for all that is known here."""
-        refusal = "" if change.join is None else self.unfit(change.join)
+        if change.join is None:
+            return True
+        membership, slots = self._member.membership, self._config.sequence_slots
+        refusal = roster.unfit(change.join, membership, slots)
         if refusal:
             _log.warning("join.refused", peer=peer, reason=refusal)
         return not refusal
-
-    def unfit(self, join: Member) -> str:
-        """Say why a member can't join as it asks to; empty if it can."""
-        membership = self._member.membership
-        older = sorted(self._knowing_no_readers & set(membership.names))
-        if join.reader and older:
-            return f"{', '.join(older)} are of a version without readers: update them first"
-        return roster.unfit(join, membership, self._config.sequence_slots)
 
     @property
     def reads_only(self) -> bool:
@@ -218,11 +201,6 @@ class Peers:
     def linked(self) -> frozenset[str]:
         """Peers that are connected in both directions."""
         return self._links.linked
-
-    @property
-    def polled(self) -> frozenset[str]:
-        """Peers that are connected, and whose release answers a `PollRequest`."""
-        return self.linked & self._polled
 
     def block(self, names: Iterable[str], unsent: Iterable[str] = ()) -> None:
         """See ``Links``."""
@@ -305,9 +283,6 @@ class Peers:
             self._member.membership.position,
             roster.names(self._member.membership, config.name, self._disk),
             parting=self._parting,
-            barriers=True,
-            polls=True,
-            readers=True,
         )
 
     def _note_departure(self, membership: Membership) -> None:
@@ -336,10 +311,6 @@ class Peers:
     def _objection(self, hello: Hello) -> str:
         """Say why the sender of a hello is no peer; empty if it is one."""
         self._retire_if_founded_before(hello)
-        (self._older.discard if hello.barriers else self._older.add)(hello.name)
-        (self._polled.add if hello.polls else self._polled.discard)(hello.name)
-        knowing_none = self._knowing_no_readers
-        (knowing_none.discard if hello.readers else knowing_none.add)(hello.name)
         if self.retired:
             return self.retired
         membership = self._member.membership

@@ -153,8 +153,7 @@ def _others(config: NodeConfig, host: LogHost, away: Set[str]) -> dict[str, int]
 
 def _asked(config: NodeConfig, host: LogHost, away: Set[str]) -> frozenset[str]:
     """Those of them that can be reached at present."""
-    peers = host.peers
-    return peers.polled & peers.heard() & _others(config, host, away).keys()
+    return host.peers.heard() & _others(config, host, away).keys()
 
 
 def make_writing(

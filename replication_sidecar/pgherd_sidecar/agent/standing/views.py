@@ -1,8 +1,8 @@
 """The membership for people and operators: what it is, and requests to change it, judged.
 
 The log decides; what is refused here is what it would never do, so that whoever asks hears why.
-Requests are idempotent, and done when ``GET /view`` says so: the proposer may change meanwhile, so
-whoever wants to be sure asks again.
+Requests are idempotent, and done when ``GET /status`` says so: the proposer may change meanwhile,
+so whoever wants to be sure asks again.
 
 Called through the admin API. Keeps nothing.
 """
@@ -63,20 +63,6 @@ class Views:
             "peers": peers.sight(),
             "departed": peers.has_left,
         }
-
-    def join(self, member: Member) -> None:
-        """Have a member fed, and made a voter when it has caught up.
-
-        Raises:
-            Refused: it can't be a member as it is.
-            Unavailable: there is no primary component here.
-        """
-        self._require_primary()
-        if self._find(member.name, member.disk) is None:
-            refusal = self._host.peers.unfit(member)
-            if refusal:
-                raise Refused(refusal)
-            self._host.change(join=member)
 
     def leave(self, name: str, disk: str, *, dead: bool = False) -> None:
         """Have a member leave, or be evicted: to the log that is the same.

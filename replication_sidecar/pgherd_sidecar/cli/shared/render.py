@@ -338,16 +338,14 @@ def _of_indexes(result: "Comparison") -> list[str]:
     lines = [
         f"{name}: index {index} differs from its table: {fault}"
         for name, one in result.indexes.items()
-        if one is not None
         for index, fault in one.faults.items()
     ]
     lines += [
         f"{name}: index {index} was not checked: {why}"
         for name, one in result.indexes.items()
-        if one is not None
         for index, why in one.skipped.items()
     ]
-    without = [name for name, one in result.indexes.items() if one is None or not one.available]
+    without = [name for name, one in result.indexes.items() if not one.available]
     if without:
         lines.append(f"indexes were not checked on {', '.join(without)}: no amcheck there")
     return lines
@@ -380,10 +378,7 @@ def comparison_json(result: "Comparison") -> str:
                 }
                 for table in result.tables
             ],
-            "indexes": {
-                name: one.model_dump() if one is not None else None
-                for name, one in result.indexes.items()
-            },
+            "indexes": {name: one.model_dump() for name, one in result.indexes.items()},
             "differences": [
                 {
                     "table": difference.table,

@@ -3,8 +3,7 @@
 All replicated state is integers, so a checkpoint is a list of int64 arrays; which array means
 what is known to ``state``. The frame is ``magic, version u16, crc32 u32``, then for each array
 its count (u64) and its numbers, everything big-endian, so members of different machine
-architecture can hand checkpoints to each other. The checksum covers the version and the arrays,
-up to version 5 the arrays only.
+architecture can hand checkpoints to each other. The checksum covers the version and the arrays.
 
 Packing one million numbers takes about 2 ms: the cost of a checkpoint is in making the arrays. It
 keeps nothing.
@@ -18,11 +17,6 @@ from collections.abc import Iterable
 
 _MAGIC = b"pgherdSt"
 _VERSION = 6
-WITHOUT_DATABASES = 5
-"""A version that is read, too: nothing was known of the databases, so all of them were whole."""
-WITHOUT_INTENTIONS = 4
-"""Likewise: nobody could declare an intention."""
-_READ = (WITHOUT_INTENTIONS, WITHOUT_DATABASES, _VERSION)
 _FRAME = struct.Struct(">8sHI")
 _COUNT = struct.Struct(">Q")
 
@@ -37,11 +31,11 @@ def pack(arrays: "Iterable[array[int]]") -> bytes:
     for numbers in arrays:
         parts += [_COUNT.pack(len(numbers)), _swapped(numbers).tobytes()]
     payload = b"".join(parts)
-    return _FRAME.pack(_MAGIC, _VERSION, _checksum(_VERSION, payload)) + payload
+    return _FRAME.pack(_MAGIC, _VERSION, _checksum(payload)) + payload
 
 
-def unpack(data: bytes) -> "tuple[int, list[array[int]]]":
-    """Return the version, and the arrays that ``pack`` was given.
+def unpack(data: bytes) -> "list[array[int]]":
+    """Return the arrays that ``pack`` was given.
 
     Raises:
         CheckpointError: damaged, cut off, or of another version.
@@ -51,10 +45,10 @@ def unpack(data: bytes) -> "tuple[int, list[array[int]]]":
     magic, version, checksum = _FRAME.unpack_from(data)
     if magic != _MAGIC:
         raise CheckpointError("not a state checkpoint")
-    if version not in _READ:
+    if version != _VERSION:
         raise CheckpointError(f"version {version}, this member reads {_VERSION}")
     payload = memoryview(data)[_FRAME.size :]
-    if _checksum(version, payload) != checksum:
+    if _checksum(payload) != checksum:
         raise CheckpointError("checksum does not match")
     arrays = []
     position = 0
@@ -62,12 +56,11 @@ def unpack(data: bytes) -> "tuple[int, list[array[int]]]":
         (count,) = _COUNT.unpack_from(payload, position)
         start, position = position + _COUNT.size, position + _COUNT.size + 8 * count
         arrays.append(_swapped(array("q", bytes(payload[start:position]))))
-    return version, arrays
+    return arrays
 
 
-def _checksum(version: int, payload: bytes | memoryview) -> int:
-    start = zlib.crc32(version.to_bytes(2)) if version > WITHOUT_DATABASES else 0
-    return zlib.crc32(payload, start)
+def _checksum(payload: bytes | memoryview) -> int:
+    return zlib.crc32(payload, zlib.crc32(_VERSION.to_bytes(2)))
 
 
 def _swapped(numbers: "array[int]") -> "array[int]":

@@ -386,11 +386,7 @@ class ReplicatedState:
         Raises:
             CheckpointError: damaged, cut off, or of another version.
         """
-        version, arrays = frame.unpack(data)
-        if version <= frame.WITHOUT_INTENTIONS:
-            arrays.insert(3, Intentions().dump())
-        if version <= frame.WITHOUT_DATABASES:
-            arrays.insert(6, Databases(arrays[1]).dump())
+        arrays = frame.unpack(data)
         head, members, retired, intentions, newest, open_pieces, databases, *rest = arrays
         state = cls(members)
         (state.position,) = head

@@ -46,9 +46,6 @@ class Hello(msgspec.Struct, frozen=True):
         yours: on which disk the sender knows the member with the receiver's name: empty if that is
             not known, ``NO_MEMBER`` if it knows of no such member.
         parting: the cluster that the sender has consented to become one of, empty if there is none.
-        barriers: the sender answers questions for read barriers; older releases do not know them.
-        polls: the sender answers questions that are none of the log's; older releases do not.
-        readers: the sender can read a membership that names readers; older releases can't.
     """
 
     version: int
@@ -64,9 +61,6 @@ class Hello(msgspec.Struct, frozen=True):
     refused: str = ""
     yours: str = ""
     parting: str = ""
-    barriers: bool = False
-    polls: bool = False
-    readers: bool = False
 
     def encode(self) -> bytes:
         """Return the frame."""

@@ -21,7 +21,6 @@ from pgherd_sidecar.local.node import Node, require_all_up, states_of
 DIFFERENT = 1
 """Exit status when the nodes differ."""
 
-_UNKNOWN_ROUTE = 404
 
 Answer = TypeVar("Answer")
 
@@ -69,13 +68,13 @@ class Comparison:
     skipped: tuple[str, ...]
     tables: tuple[TableComparison, ...]
     differences: tuple[TableDifference, ...]
-    indexes: Mapping[str, IndexSummary | None]
-    """Of each node, as they were some time after the GID; None of one that can't say."""
+    indexes: Mapping[str, IndexSummary]
+    """Of each node, as they were some time after the GID."""
 
     @property
     def identical(self) -> bool:
         """No table differs, and no index from its table."""
-        found = (one.faults for one in self.indexes.values() if one is not None)
+        found = (one.faults for one in self.indexes.values())
         return all(table.identical for table in self.tables) and not any(found)
 
 
@@ -150,18 +149,8 @@ async def _compare(
                 differences += await _differences(clients, marker, table, options)
     finally:
         await _drop(clients, marker)
-    indexes = await _on_each(clients, lambda node: _indexes(node, options.timeout_s))
+    indexes = await _on_each(clients, lambda node: node.check_indexes(options.timeout_s))
     return Comparison(marker.gid, skipped, tables, tuple(differences), indexes)
-
-
-async def _indexes(node: AdminClient, timeout_s: float) -> IndexSummary | None:
-    """What a node says of its indexes; a sidecar of an earlier version does not know how."""
-    try:
-        return await node.check_indexes(timeout_s)
-    except AdminError as error:
-        if error.code == _UNKNOWN_ROUTE:
-            return None
-        raise
 
 
 async def _differences(

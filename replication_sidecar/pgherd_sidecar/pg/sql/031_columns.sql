@@ -314,7 +314,7 @@ END $$;
 -- The key of a row in a unique index, as SQL text (mode UPDATE). An expression may have no value for a row of another partition
 -- than the index's, and none for a row that kept the index from being valid: then all rows of the partition have one key.
 -- Where each has its own, they also carry that one, as KEY SHARE: other rows exclude it that were written while the index was
--- built, or on a member of a former version.
+-- built.
 CREATE OR REPLACE FUNCTION pgherd.unique_key(i pg_index, root oid, alias text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

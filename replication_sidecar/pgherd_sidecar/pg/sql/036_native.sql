@@ -20,12 +20,6 @@ INSERT INTO pgherd.capture_mode (native, reason) VALUES (false, 'it has never be
 --   keys       certification keys; NULL or '' if there are none
 --   pk, rec    the hash of the primary key, and the record
 --   many       may one statement have several rows? If not, the function captures these.
-DO $$ BEGIN
-    IF EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = to_regclass('pgherd.capture_plans') AND a.attname = 'pks') THEN
-        DROP TABLE pgherd.capture_plans; -- of an earlier version
-        UPDATE pgherd.generated SET fingerprint = '';
-    END IF;
-END $$;
 CREATE TABLE IF NOT EXISTS pgherd.capture_plans (
     relid      oid  NOT NULL,
     kind       text NOT NULL,

@@ -285,7 +285,7 @@ BEGIN
        AND NOT coalesce(words -> w.key @> jsonb_build_array(l.line), false);
 END $$;
 
--- Compares what a command has made here with its print, which is empty if an older version has made it.
+-- Compares what a command has made here with its print, if it has one.
 CREATE OR REPLACE FUNCTION pgherd.check_command_print(print jsonb) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

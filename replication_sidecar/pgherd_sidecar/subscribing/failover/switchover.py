@@ -61,7 +61,7 @@ class Move(msgspec.Struct, frozen=True):
 
 async def known(session: Session, name: str) -> Move | None:
     """The move of a set, if there is one."""
-    if not await herd.has(session, "move"):
+    if not await herd.is_made(session):
         return None
     found = await herd.ask(session, "move", name=name)
     return msgspec.convert(found[0], Move) if found else None
@@ -158,7 +158,6 @@ class Switchover:
         Raises:
             StoppedError: it can't be done; nothing has changed then.
         """
-        await herd.make(self._session)
 
         async def work() -> None:
             move = await known(self._session, self._name)
@@ -171,7 +170,6 @@ class Switchover:
             await self._require_unchanged(target)
             await self._require_no_parents(target)
             values = {"name": self._name, "subscription": target.name}
-            await herd.ask(self._session, "make_refusal")  # a former version may have made it
             await herd.ask(self._session, "begin_move", **values)
             for row in await herd.ask(self._session, "relations", names=list(target.tables)):
                 await self._session.execute(

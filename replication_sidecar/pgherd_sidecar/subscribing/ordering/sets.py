@@ -159,7 +159,6 @@ async def order(session: Session, wanted: SetRequest) -> tuple[TableSet, list[st
         await herd.execute(session, [("add_set", {"name": wanted.name}), *work])
     elif work:
         await switchover.require_at_rest(session, wanted.name)
-        await herd.make(session)
         await herd.execute(session, work)
     partial = tuple(one for one in selections if not one.is_whole)
     followers = before.subscriptions

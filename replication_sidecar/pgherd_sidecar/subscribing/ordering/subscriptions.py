@@ -97,7 +97,6 @@ async def order(session: Session, wanted: SubscriptionRequest) -> Subscription |
     known = await named(session, wanted.set)
     if known is None:
         raise HerdError(f"there is no set {wanted.set}: make it first")
-    await herd.make(session)
     all_known = await herd.subscriptions(session)
     before = next((one for one in all_known if one.name == wanted.name), None)
     if before is not None and before.set != wanted.set:
@@ -174,7 +173,6 @@ async def end(
     known = next((one for one in all_known if one.name == name), None)
     if known is None:
         raise HerdError(f"there is no subscription {name}: `pgherd subscriptions`")
-    await herd.make(session)
     cluster = await herd.cluster(session)
     rows: Statements = [
         *handed_over(name, heir, all_known),

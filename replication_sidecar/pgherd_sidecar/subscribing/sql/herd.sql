@@ -3,7 +3,7 @@
 -- name: exists
 SELECT pgherd.keeps_subscriptions() AS found
 
--- name: make
+-- name: make_schema
 CREATE SCHEMA pgherd_subscriptions
 
 -- name: make_set
@@ -45,7 +45,7 @@ CREATE TABLE pgherd_subscriptions.set_sequence (
     PRIMARY KEY (set, seq)
 )
 
--- The provider of each subscriber. A subscription without a row here is fed by members, and feeds nobody.
+-- Of each subscription the provider of its subscriber.
 -- name: make_cascade
 CREATE TABLE pgherd_subscriptions.cascade (
     subscription text PRIMARY KEY REFERENCES pgherd_subscriptions.subscription ON DELETE CASCADE,
@@ -129,9 +129,6 @@ SELECT n.nspname AS schema, c.relname AS relation
 -- name: unprotected
 SELECT format('%I', c.relname) AS name FROM pg_class c
  WHERE c.relnamespace = to_regnamespace('pgherd_subscriptions') AND c.relkind = 'r' AND NOT c.relrowsecurity ORDER BY 1
-
--- name: has
-SELECT to_regclass('pgherd_subscriptions.' || %(relation)s) IS NOT NULL AS found
 
 -- name: add_sequence
 INSERT INTO pgherd_subscriptions.set_sequence VALUES (%(name)s, %(seq)s) ON CONFLICT DO NOTHING
@@ -220,18 +217,13 @@ SELECT n.nspname, NULL, '{}', '{}', NULL, NULL, '{}', '{}'
 -- name: drop_set
 DELETE FROM pgherd_subscriptions.set WHERE name = %(name)s
 
+-- In one statement: who sees an order without its provider would feed it himself.
 -- name: subscriptions
 SELECT b.name, b.set, b.dsn, b.generation, b.keep_bytes, b.keep_s, b.confirmed, b.stopped,
        array(SELECT t.tab FROM pgherd_subscriptions.set_table t WHERE t.set = b.set ORDER BY 1) AS tables,
-       pgherd.sequences_of_set(b.set) AS sequences, pgherd.selections_of_set(b.set) AS selections
-  FROM pgherd_subscriptions.subscription b ORDER BY 1
-
--- name: cascading
-SELECT b.name, b.set, b.dsn, b.generation, b.keep_bytes, b.keep_s, b.confirmed, b.stopped,
-       array(SELECT t.tab FROM pgherd_subscriptions.set_table t WHERE t.set = b.set ORDER BY 1) AS tables,
        pgherd.sequences_of_set(b.set) AS sequences, pgherd.selections_of_set(b.set) AS selections,
-       c.provider, coalesce(c.forward, false) AS forward, coalesce(c.revision, 0) AS revision
-  FROM pgherd_subscriptions.subscription b LEFT JOIN pgherd_subscriptions.cascade c ON c.subscription = b.name ORDER BY 1
+       c.provider, c.forward, c.revision
+  FROM pgherd_subscriptions.subscription b JOIN pgherd_subscriptions.cascade c ON c.subscription = b.name ORDER BY 1
 
 -- A GID as the first revision: a subscription that had this name before had smaller ones.
 -- name: order_cascade
@@ -345,8 +337,7 @@ SELECT s.cluster_id AS cluster FROM pgherd.recovery_source s
 
 -- This herd may follow others itself.
 -- name: follows
-SELECT to_regclass('pgherd_subscriber.tables') IS NOT NULL AND EXISTS (
-           SELECT FROM pg_attribute a WHERE a.attrelid = to_regclass('pgherd_subscriber.standing') AND a.attname = 'revision') AS found
+SELECT to_regclass('pgherd_subscriber.tables') IS NOT NULL AS found
 
 -- An ordinary role owns these: COPY reads no view, and evaluates nothing.
 -- name: followed_tables

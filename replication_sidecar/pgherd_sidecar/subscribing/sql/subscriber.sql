@@ -6,8 +6,6 @@ SELECT current_setting('server_version_num')::int AS version, pg_is_in_recovery(
        to_regclass('pgherd_subscriber.standing') IS NOT NULL AS ready,
        has_database_privilege(current_database(), 'CREATE') AS may_create, current_user AS role,
        EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolsuper AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')) AS superuser,
-       EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = to_regclass('pgherd_subscriber.standing')
-                  AND a.attname = 'revision') AS revised,
        to_regclass('pgherd_subscriber.turn') IS NOT NULL AND to_regclass('pgherd_subscriber.beat') IS NOT NULL AS turned
 
 -- name: make_schema
@@ -20,12 +18,8 @@ CREATE TABLE IF NOT EXISTS pgherd_subscriber.standing (
     generation int8 NOT NULL,     -- of the copy that is followed or being made
     gid int8,                     -- its tables are as the herd's were at this GID
     as_of timestamptz,            -- the herd had nothing newer then
-    revision int8 NOT NULL DEFAULT 0  -- of the order by which it is fed
+    revision int8 NOT NULL        -- of the order by which it is fed
 )
-
--- A former version has made the table.
--- name: add_revision
-ALTER TABLE pgherd_subscriber.standing ADD COLUMN IF NOT EXISTS revision int8 NOT NULL DEFAULT 0
 
 -- name: make_tables
 CREATE TABLE IF NOT EXISTS pgherd_subscriber.tables (
@@ -130,9 +124,9 @@ UPDATE pgherd_subscriber.standing SET generation = %(generation)s WHERE subscrip
 SELECT s.cluster, s.generation, s.gid, s.as_of, pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - s.as_of) AS age_s
   FROM pgherd_subscriber.standing s WHERE s.subscription = %(name)s
 
--- What is here, whose ever it is, and whether somebody has the lock of those that feed. A former version has no revision.
+-- What is here, whose ever it is, and whether somebody has the lock of those that feed.
 -- name: followed
-SELECT s.subscription AS name, s.gid, coalesce((to_jsonb(s) ->> 'revision')::int8, 0) AS revision,
+SELECT s.subscription AS name, s.gid, s.revision,
        EXISTS (SELECT FROM pgherd_subscriber.tables t WHERE t.subscription = s.subscription) AS has_tables,
        EXISTS (SELECT FROM pg_catalog.pg_locks l
                 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
@@ -215,13 +209,12 @@ INSERT INTO pgherd_subscriber.tables VALUES (%(name)s, %(tab)s, true, %(generati
 -- name: level
 UPDATE pgherd_subscriber.tables SET gid = %(gid)s WHERE subscription = %(name)s AND staged AND gid < %(gid)s
 
--- The argument of a guard is its subscription. A former version has given it none, and another name.
+-- The argument of a guard is its subscription.
 -- name: guarded
 SELECT n.nspname AS schema, c.relname AS relation, t.tgname AS guard
   FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE t.tgrelid = to_regclass(%(tab)s) AND t.tgfoid = to_regprocedure('pgherd_subscriber.refuse()')
-   AND (t.tgargs = convert_to(%(name)s, 'UTF8') || '\x00'::bytea
-        OR t.tgargs = '' AND NOT EXISTS (SELECT FROM pgherd_subscriber.tables o WHERE o.subscription <> %(name)s AND o.tab = %(tab)s))
+   AND t.tgargs = convert_to(%(name)s, 'UTF8') || '\x00'::bytea
 
 -- name: inherits
 SELECT i.inhparent FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -13,10 +13,10 @@ from pgherd_sidecar.tables.model import SourceTable
 from pgherd_sidecar.tables.sessions import Session
 
 _ATTEMPTS = 20
-_FIRST = ("make", "make_set", "make_set_table", "make_subscription")
-_LATER = ("set_sequence", "unable", "cascade", "selection", "move")
-_WITH = {"move": ("make_refusal",)}
-"""What belongs to one of these."""
+_PARTS = (
+    "schema", "set", "set_table", "subscription", "set_sequence", "unable", "cascade", "selection",
+    "move", "refusal",
+)  # fmt: skip
 FENCED = 1 << 62
 """The revision of no order of a herd: no feeder of it writes there any more."""
 TAKEN_OVER = FENCED + 1
@@ -196,28 +196,19 @@ async def is_made(session: Session) -> bool:
 
 
 async def make(session: Session) -> None:
-    """Make the tables that hold sets and subscriptions, as far as they are missing."""
-    parts = [] if await is_made(session) else list(_FIRST)
-    for relation in _LATER:  # a former version has not made them
-        if not await has(session, relation):
-            parts += [f"make_{relation}", *_WITH.get(relation, ())]
+    """Make the tables that hold sets and subscriptions, if they are not there."""
+    if await is_made(session):
+        return
     async with session.transaction():
-        for part in parts:
-            await session.execute(herd_query(part))
+        for part in _PARTS:
+            await session.execute(herd_query(f"make_{part}"))
         for row in await ask(session, "unprotected"):
             table = f"pgherd_subscriptions.{row['name']}"
             await session.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY".encode())
 
 
-async def has(session: Session, relation: str) -> bool:
-    """Is this relation of ours there? A former version has not made all of them."""
-    return bool((await ask(session, "has", relation=relation))[0]["found"])
-
-
 async def unable(session: Session, name: str, generation: int) -> dict[str, str]:
     """Why members can't feed a subscription, by name of the member."""
-    if not await has(session, "unable"):
-        return {}
     found = await ask(session, "unable", name=name, generation=generation)
     return {row["member"]: row["why"] for row in found}
 
@@ -237,9 +228,7 @@ async def subscriptions(session: Session) -> list[Subscription]:
     """All subscriptions."""
     if not await is_made(session):
         return []
-    # In one statement: who sees an order without its provider would feed it himself.
-    kind = "cascading" if await has(session, "cascade") else "subscriptions"
-    return [msgspec.convert(row, Subscription) for row in await ask(session, kind)]
+    return [msgspec.convert(row, Subscription) for row in await ask(session, "subscriptions")]
 
 
 async def sequences(session: Session) -> dict[str, HerdSequence]:

@@ -18,15 +18,7 @@ _HARMLESS = re.compile(
     re.IGNORECASE,
 )
 """A unique index may become what rows are told by: the next change of a row shows that."""
-_RENAMES_INDEX = re.compile(r"\s*ALTER\s+INDEX\b.*\bRENAME\b", re.IGNORECASE | re.DOTALL)
-"""PostgreSQL renames a table by it, too."""
-_HIDING = re.compile(r"\b(DROP|RENAME|SET\s+SCHEMA)\b", re.IGNORECASE)
-"""What it concerns has another name afterwards, or none, and is not among its relations.
-
-Members of former versions do not say which names are gone.
-"""
 _OF_TYPES = re.compile(r"\s*(ALTER|DROP)\s+(TYPE|DOMAIN)\b", re.IGNORECASE)
-_OF_SCHEMAS = re.compile(r"\s*(ALTER|DROP)\s+SCHEMA\b", re.IGNORECASE)
 _ACTS = {"set_local", "set_replicated"}
 """The log has the rows of a table no more, or has not had them."""
 FIRST_OF_USERS = 16384
@@ -117,14 +109,11 @@ def suspicion(command: str, tables: Mapping[str, SourceTable]) -> tuple[str, boo
     short = " ".join(text.split())[:_TEXT_MAX]
     if not set(said.get("gone", ())).isdisjoint(tables):
         return short, True
-    if _is_harmless(text, tables):
+    if _HARMLESS.match(text) is not None:
         return None
     if _concerns(said.get("rels", ()), text, tables):
         return short, True
-    hides = "gone" not in said and _HIDING.search(text) is not None
-    if not hides and not said.get("everything"):
-        return None
-    return short, "gone" not in said and _names_one(text, tables)
+    return (short, False) if said.get("everything") else None
 
 
 def _concerns(rels: Collection[str], text: str, tables: Mapping[str, SourceTable]) -> bool:
@@ -134,24 +123,6 @@ def _concerns(rels: Collection[str], text: str, tables: Mapping[str, SourceTable
     )
     is_altered = not set(rels).isdisjoint(tables)
     return is_altered or (has_own and _OF_TYPES.match(text) is not None)
-
-
-def _names_one(text: str, tables: Mapping[str, SourceTable]) -> bool:
-    schemas = bool(_OF_SCHEMAS.match(text))
-    named = {table.schema if schemas else table.relation for table in tables.values()}
-    return any(_mentions(text, name) for name in named)
-
-
-def _is_harmless(text: str, tables: Mapping[str, SourceTable]) -> bool:
-    if _HARMLESS.match(text) is None:
-        return False
-    renames = _RENAMES_INDEX.match(text) is not None
-    return not renames or not any(_mentions(text, table.relation) for table in tables.values())
-
-
-def _mentions(text: str, name: str) -> bool:
-    words = re.escape(name.replace('"', '""'))
-    return re.search(rf"(?<!\w){words}(?!\w)", text, re.IGNORECASE) is not None
 
 
 def extended(command: str, tables: Mapping[str, SourceTable]) -> str | None:

@@ -157,8 +157,6 @@ class Subscriber:
         """
         found = await self._look()
         if found["ready"]:
-            if not found["revised"]:
-                await self.session.execute(subscriber_query("add_revision"))
             await self.session.execute(subscriber_query("claim"), self._claim)
 
     @property
@@ -177,7 +175,7 @@ class Subscriber:
     async def revision(self) -> int | None:
         """Of the order by which it is fed; None if it is not fed."""
         found = await self._look()
-        rows = await self._rows("revision", **self._mine) if found["revised"] else []
+        rows = await self._rows("revision", **self._mine) if found["ready"] else []
         return int(rows[0]["revision"]) if rows else None
 
     async def close(self) -> None:
@@ -263,8 +261,6 @@ class Subscriber:
             )
         if not found["ready"]:
             await self.persist(self._make)
-        elif not found["revised"]:
-            await self.session.execute(subscriber_query("add_revision"))
         await self.session.execute("SET pgherd_subscriber.feeding = on")
         await self.persist(lambda: self._begin(cluster))
         await self.load()

@@ -52,7 +52,7 @@ class Member:
 
     @property
     def row(self) -> tuple[str | int | bool, ...]:
-        """This member as a row of JSON; those of former versions know no readers."""
+        """This member as a row of JSON; only that of a reader says so."""
         found = self.name, self.disk, self.since, self.witness, self.info
         return (*found, True) if self.reader else found
 
