@@ -11,7 +11,6 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
 from pathlib import Path
 
 import psycopg
@@ -898,19 +897,6 @@ def test_the_node_goes_back_to_sql_without_the_library_and_forth(app: Connection
         assert run(other, ARE_NATIVE) == [(True,)] and run(other, LIBRARY_FUNCTIONS) == [(3,)]
         run(app, "INSERT INTO plain VALUES (2)")
     assert run(app, "SELECT count(*) FROM plain") == [(2,)]
-
-
-def test_plans_of_an_earlier_version_are_made_anew(app: Connection) -> None:
-    make(app, "CREATE TABLE plain (id int PRIMARY KEY)")
-    file = resources.files("pgherd_sidecar.pg") / "sql" / "036_native.sql"
-    with contextlib.closing(admin(app.info.dsn)) as other:
-        run(other, "ALTER TABLE pgherd.capture_plans DROP COLUMN pk")
-        run(other, "ALTER TABLE pgherd.capture_plans ADD COLUMN pks text")
-        run(other, file.read_text())
-        assert run(other, "SELECT pgherd.choose_capture(true, true)") == [("",)]
-    run(app, "BEGIN; INSERT INTO plain VALUES (1), (2)")
-    assert run(app, GENERATED_CALLS) == [(0,)]
-    run(app, "ROLLBACK")
 
 
 def test_a_herd_may_be_mixed(herd: LocalHerd) -> None:
