@@ -10,13 +10,14 @@ import contextlib
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from aiohttp import web
 from pgherd_sidecar.agent.base import config
-from pgherd_sidecar.pg.comparison import checksum
+from pgherd_sidecar.pg.comparison import checksum, indexes
 
 REPLICATED_TABLES = """
 CREATE SCHEMA IF NOT EXISTS pgherd;
@@ -43,6 +44,7 @@ class StandIn:
             web.post("/marker/{id}/buckets", self._buckets),
             web.post("/marker/{id}/keys", self._keys),
             web.delete("/marker/{id}", self._drop),
+            web.post("/indexes", self._check_indexes),
         ]
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
@@ -110,6 +112,10 @@ class StandIn:
         connection = self._markers[request.match_info["id"]]
         keys = await checksum.key_checksums(connection, body["table"], body["bucket"])
         return web.json_response({"keys": keys})
+
+    async def _check_indexes(self, _request: web.Request) -> web.Response:
+        async with await self._connect() as connection:
+            return web.json_response(asdict(await indexes.check_all(connection)))
 
     async def _drop(self, request: web.Request) -> web.Response:
         connection = self._markers.pop(request.match_info["id"], None)
