@@ -69,6 +69,7 @@ class Node:
         self.wanted = wanted
         self.points: list[str] = []
         self.chain_end = self.base = self.shapes_from = 0
+        self.end = 400
         self.reader = self.extent = self
         self.damaged: set[int] = set()
         self.lock_table_full = self.closed = False
@@ -110,7 +111,7 @@ class Node:
     needed_base = base_at
 
     def bytes_after(self, position: int) -> int:
-        return (400 - position) << 20
+        return (self.end - position) << 20
 
     def trim(self, position: int) -> None:
         self.point("before trim")
@@ -198,12 +199,22 @@ async def test_a_node_may_die_at_any_point_of_its_checkpoints(begin: Begin) -> N
 
 
 async def test_a_joiner_has_no_more_of_the_log_kept_than_its_bound(begin: Begin) -> None:
-    node = begin(wanted=1)
-    node.holds = {"member:4": 70, "member:5": 90}
-    await node.live()
-    assert node.base == 90
-    assert node.holds == {"member:5": 90}
-    node.assert_fits()
+    node = begin()
+    upkeep = node.upkeep(ReplicatedState([1, 2, 3]), Verdicts(), entries=1)
+    for joiner, node.end in (("member:4", 1100), ("member:5", 1120)):
+        node.holds[joiner] = 70  # a snapshot is old: what was there when they began is kept
+        await upkeep._look_at_holds()
+    node.end = 1430
+    await upkeep._look_at_holds()
+    assert node.holds == {"member:5": 70}
+
+
+async def test_nothing_is_kept_for_a_joiner_that_needs_what_is_gone(begin: Begin) -> None:
+    node = begin()
+    node.holds, node.base = {"member:4": 70, "member:5": 80, "member:6": 0}, 80
+    upkeep = node.upkeep(ReplicatedState([1, 2, 3]), Verdicts(), entries=1)
+    await upkeep._look_at_holds()
+    assert node.holds == {"member:5": 80, "member:6": 0}
 
 
 async def test_a_stream_has_as_much_of_the_log_kept_as_it_needs(begin: Begin) -> None:
@@ -221,7 +232,9 @@ async def test_a_joiner_has_no_more_of_the_log_kept_than_there_is_room_for(
     monkeypatch.setattr(shutil, "disk_usage", lambda _directory: usage)
     node = begin()
     node.holds = {"member:4": 90}
-    await node.live()
+    upkeep = node.upkeep(ReplicatedState([1, 2, 3]), Verdicts(), entries=1)
+    for node.end in (100, 410):
+        await upkeep._look_at_holds()
     assert bool(node.holds) == kept
 
 

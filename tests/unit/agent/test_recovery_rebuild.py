@@ -746,7 +746,7 @@ async def test_the_log_is_held_until_the_last_partner_has_trimmed_what_is_needed
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[int] = []
-    bases = [[], [5, 30], [10, 30], [11, 30]]
+    bases = [[], [5, 30], [10, 30], [11], [11, 30]]
 
     class Trimming(Partners):
         async def hold_log(self, position: int) -> None:
@@ -756,8 +756,18 @@ async def test_the_log_is_held_until_the_last_partner_has_trimmed_what_is_needed
             return bases.pop(0)
 
     monkeypatch.setattr(partners, "LEASE_S", 0.0)
-    await Trimming(*config_in(tmp_path), list).keep_log(7, 10)
-    assert (held, bases) == ([7] * 4, [])
+    servers = [partner("n1"), partner("n2")]
+    await Trimming(*config_in(tmp_path), lambda: servers).keep_log(7, 10)
+    assert (held, bases) == ([7] * 5, [])
+
+
+async def test_the_log_is_lost_when_who_feeds_this_member_has_trimmed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partners, "LEASE_S", 0.0)
+    behind = iter([0, 10, 11])
+    await Partners(*config_in(tmp_path), list).keep_log(7, 10, lambda: next(behind))
+    assert next(behind, None) is None
 
 
 def test_the_partner_with_the_fewest_copies_is_chosen_then_the_furthest() -> None:

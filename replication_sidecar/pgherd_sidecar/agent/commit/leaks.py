@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import psycopg
+import structlog
 
 from pgherd_sidecar.agent.base.errors import DivergedError
 from pgherd_sidecar.core.commit.keys import parse_keys
@@ -21,9 +22,11 @@ from pgherd_sidecar.core.replication.entries import FLAG_DDL
 from pgherd_sidecar.core.replication.merge import decode_body
 from pgherd_sidecar.pg.ddl.commands import DdlNotSupported, resolve_commands
 
+log = structlog.get_logger()
+
 
 class Leaks:
-    """The leaks of one node that are not adopted yet.
+    """The leaks of one node.
 
     Args:
         connection: an administrative connection.
@@ -59,6 +62,7 @@ class Leaks:
         """
         if xid in self._ordered:
             return
+        log.error("capture.leak", xid=xid)
         self._ordered.add(xid)
         self._path.leaks.add(xid)
         rows = await self._connection.execute(
@@ -82,5 +86,4 @@ class Leaks:
     async def adopt(self, gid: int, prev: int, xid: int) -> None:
         """Make a leak whose writeset commits a part of the commit chain."""
         await self._connection.execute("SELECT pgherd.adopt($1, $2, $3)", (gid, prev, str(xid)))
-        self._ordered.discard(xid)
         self._path.leaks.discard(xid)

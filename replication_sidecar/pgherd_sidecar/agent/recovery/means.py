@@ -154,7 +154,7 @@ class LocalMeans:
         self.state = partners.state
         self.hold_log = partners.hold_log
         self.fingerprint = partners.fingerprint
-        self.keep_log = partners.keep_log
+        self.keep_log = partial(partners.keep_log, behind=lambda: self.log_behind)
         self.release = partners.release
         self.pause = asyncio.sleep
 

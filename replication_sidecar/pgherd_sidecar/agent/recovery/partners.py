@@ -199,14 +199,24 @@ class Partners:
                 async with self._connection(server) as connection:
                     await self._hold(connection, 0, position)
 
-    async def keep_log(self, position: int, needed: int) -> None:
-        """Renew the lease until nobody has the log after ``needed`` any more.
+    async def keep_log(
+        self, position: int, needed: int, behind: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Renew the lease until the log after ``needed`` is lost.
 
         Nobody keeps more than ``log_hold_bytes`` for a joiner.
+
+        Args:
+            position: what the lease is for.
+            needed: the log is lost when all servers have answered, and none has it.
+            behind: returns where the log begins of who feeds this member, 0 if it does not need to
+                know. The log is lost, too, when that is after ``needed``.
         """
         while True:
             await self.hold_log(position)
-            if min(await self._log_bases(), default=0) > needed:
+            bases = await self._log_bases()
+            all_said = len(bases) == len(list(self._servers()))
+            if behind() > needed or (all_said and min(bases, default=0) > needed):
                 return
             await asyncio.sleep(LEASE_S / 10)
 

@@ -13,6 +13,7 @@ Called by ``sessions`` between two sessions with the server.
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -334,7 +335,7 @@ class Rebuild:
         state = certstate.read(directory, _STAGED)
         if state is not None and state.position < means.log_behind:
             self._save(replace(self._progress, phase=Phase.COPYING))
-            raise NoPartnerError("the copy is too old already")
+            raise ProgramError("the copy is too old already: the others' logs begin after it")
         await means.install(self._progress.copy)
         if state is None:
             await asyncio.to_thread(durable.remove, directory / certstate.FILE)
@@ -398,7 +399,7 @@ class Rebuild:
     async def _keep_log(self, state: CertificationState | None, scope: asyncio.Timeout) -> None:
         """Keep it; end the scope when it is lost."""
         if state is None:
-            await self._means.keep_log(0, 0)
+            await self._means.keep_log(0, sys.maxsize)  # it holds all that follows the copy itself
             return
         await self._means.keep_log(state.needed_base.position, state.position)
         if self._progress.phase in _BEFORE_INSTALLED and self._needs_others_log:

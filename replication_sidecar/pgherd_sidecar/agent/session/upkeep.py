@@ -99,6 +99,7 @@ class Upkeep:
         self._published = 0
         self._audited = ""
         self._pruned = 0
+        self._begun: dict[str, int] = {}  # bytes that a joiner's hold kept when it was first seen
         self._loop = asyncio.get_running_loop()
         self._settings_due = self._tables_due = self._loop.time()
         self._checkpoint_due = self._loop.time() + self._checkpoint_s
@@ -189,9 +190,9 @@ class Upkeep:
         assert row is not None
         leaks, audited = row
         for xid in leaks or []:
-            log.error("capture.leak", xid=xid)
             await self._leaked(int(xid))
-        self._audited = audited
+        if not leaks:  # what is not adopted yet must be found again after a restart
+            self._audited = audited
 
     async def _see_settings(self) -> None:
         """Use a new certificate, and tell of what switches capture off, which refuses no write.
@@ -287,15 +288,20 @@ class Upkeep:
         """Keep no more for a joiner than its bound and what the disk has left; it begins anew."""
         free = shutil.disk_usage(self._config.data_dir).free
         most = min(self._limits.log_hold_bytes, free)
-        dropped = [
-            one
-            for one in self._holds
-            if str(one["hold"]).startswith(_JOINER) and int(one["bytes"]) > most
-        ]
-        for one in dropped:
-            log.warning("hold.dropped", hold=one["hold"], bytes=one["bytes"], most=most)
-            await self._connection.execute("SELECT pgherd.release_hold($1)", (one["hold"],))
-        return bool(dropped)
+        holds = {str(o["hold"]): o for o in self._holds if str(o["hold"]).startswith(_JOINER)}
+        # Who joins from an old snapshot needs much from the beginning: what comes to it counts.
+        sizes = {name: int(one["bytes"]) for name, one in holds.items()}
+        self._begun = {n: min(self._begun.get(n, size), size) for n, size in sizes.items()}
+        dropped = False
+        for name, one in holds.items():
+            size = sizes[name] - self._begun[name]
+            useless = 0 < int(one["after"]) < self._host.extent.base
+            if size > most:
+                log.warning("hold.dropped", hold=name, bytes=size, most=most)
+            if size > most or useless:
+                await self._connection.execute("SELECT pgherd.release_hold($1)", (name,))
+                dropped = True
+        return dropped
 
     @property
     def _log_begin(self) -> int:

@@ -10,6 +10,11 @@ CREATE OR REPLACE FUNCTION pgherd.open_in(audited text) RETURNS xid8[]
 LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp
 RETURN array(SELECT pg_snapshot_xip(pgherd.snapshot_of(audited)));
 
+-- Those of them that are over.
+CREATE OR REPLACE FUNCTION pgherd.ended_since(audited text) RETURNS xid8[]
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
+RETURN array(SELECT u.x FROM unnest(pgherd.open_in(audited)) AS u(x) WHERE pg_visible_in_snapshot(u.x, pg_current_snapshot()));
+
 CREATE OR REPLACE FUNCTION pgherd.gid_of(audited text) RETURNS int8
 LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp
 RETURN split_part(audited, '/', 2)::int8;
@@ -24,10 +29,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = o
 BEGIN ATOMIC
     SELECT (SELECT array_agg(DISTINCT c.xid::text)
               FROM (SELECT a.xid, a.tab FROM pgherd.capture_0 a
-                     WHERE a.xid >= pg_snapshot_xmax(pgherd.snapshot_of(since)) OR a.xid = ANY (pgherd.open_in(since))
+                     WHERE a.xid >= pg_snapshot_xmax(pgherd.snapshot_of(since)) OR a.xid = ANY (pgherd.ended_since(since))
                     UNION ALL
                     SELECT b.xid, b.tab FROM pgherd.capture_1 b
-                     WHERE b.xid >= pg_snapshot_xmax(pgherd.snapshot_of(since)) OR b.xid = ANY (pgherd.open_in(since))) c
+                     WHERE b.xid >= pg_snapshot_xmax(pgherd.snapshot_of(since)) OR b.xid = ANY (pgherd.ended_since(since))) c
              WHERE c.tab <> 'sentinel'
                AND NOT EXISTS (SELECT FROM pgherd.applied p WHERE p.xid = c.xid AND p.gid > pgherd.gid_of(since))),
            concat(pg_current_snapshot(), '/', pgherd.last_gid());
@@ -59,7 +64,7 @@ END;
 -- Up to where the audit has come. It survives a restart of the sidecar, because after one the rows in
 -- `applied` that prove older captured rows certified may be gone.
 --   xid      the next one then
---   audited  see audit(); NULL from an older version, which had audited all below xid
+--   audited  see audit(). An older version moves xid alone, and has audited all below it.
 CREATE TABLE IF NOT EXISTS pgherd.audited (
     only_row bool PRIMARY KEY DEFAULT true CHECK (only_row),
     xid      xid8 NOT NULL
@@ -69,7 +74,9 @@ ALTER TABLE pgherd.audited ADD COLUMN IF NOT EXISTS audited text;
 CREATE OR REPLACE FUNCTION pgherd.audited_until() RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT coalesce((SELECT coalesce(a.audited, concat(a.xid, ':', a.xid, ':/0')) FROM pgherd.audited a), '1:1:/0');
+    SELECT coalesce((SELECT CASE WHEN pg_snapshot_xmax(pgherd.snapshot_of(a.audited)) = a.xid THEN a.audited
+                                 ELSE concat(a.xid, ':', a.xid, ':/0') END
+                       FROM pgherd.audited a), '1:1:/0');
 END;
 
 -- Removes the links of the commit chain below `before`, but for those that an audit may still ask for: what
@@ -116,15 +123,15 @@ BEGIN
     RETURN NOT unaudited;
 END $$;
 
--- The sessions whose transactions have captured something and are open for longer than one side of the capture lasts:
--- it can't be emptied while they are. NULL if there are none.
+-- The sessions whose transactions have captured something, or read what was, and are open for longer than one side of the
+-- capture lasts: it can't be emptied while they are. NULL if there are none.
 CREATE OR REPLACE FUNCTION pgherd.capture_kept() RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT array_agg(format('process %s of user %s, whose transaction is open since %s', a.pid, a.usename,
                             to_char(a.xact_start, 'YYYY-MM-DD HH24:MI TZ')) ORDER BY a.xact_start)
       FROM pg_stat_activity a
-     WHERE a.datname = current_database() AND age(a.backend_xid) > 1 << 17
+     WHERE a.datname = current_database() AND greatest(age(a.backend_xid), age(a.backend_xmin)) > 1 << 17
        AND (SELECT count(*) FROM pg_locks l
              WHERE l.pid = a.pid AND l.relation IN ('pgherd.capture_0'::regclass, 'pgherd.capture_1'::regclass)) > 0;
 END;
