@@ -60,7 +60,8 @@ _OTHER_ROWS = "PH001"
 class WideRows:
     """Room for one wide row, which came in several pieces, among those written early.
 
-    A row takes some times its bytes, so as many as there are transactions would be too much.
+    A row takes some times its bytes, so as many as there are transactions would be too much. libpq
+    keeps the room that it took for a row until the connection is closed, so its holder does, too.
     """
 
     def __init__(self) -> None:
@@ -189,6 +190,7 @@ class LargeTransaction:
         await asyncio.wait(tasks)
         if self.connected:
             self._connecting.result().close()
+        self._around.room.leave(self)
 
     async def _write_pieces(self) -> None:
         pipeline = await asyncio.shield(self._connecting)
@@ -196,18 +198,14 @@ class LargeTransaction:
             pipeline.prepare(name, query)
         await pipeline.run([Prepared(b"pgherd_begin", (), ())])
         parts: list[bytes] = []
-        try:
-            async for position, piece in self._all_pieces():
-                if piece.flags & PIECE_KEYS:
-                    continue
-                parts.append(piece.data)
-                if piece.flags & PIECE_MORE:
-                    await self._take_room()
-                else:
-                    await self._write(pipeline, position, parts)
-                    self._around.room.leave(self)
-        finally:
-            self._around.room.leave(self)
+        async for position, piece in self._all_pieces():
+            if piece.flags & PIECE_KEYS:
+                continue
+            parts.append(piece.data)
+            if piece.flags & PIECE_MORE:
+                await self._take_room()
+            else:
+                await self._write(pipeline, position, parts)
 
     async def _take_room(self) -> None:
         """Wait until it may hold a wide row: one at a time may early, and whoever's turn it is."""
