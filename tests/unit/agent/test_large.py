@@ -283,6 +283,25 @@ async def test_who_failed_early_holds_a_wide_row_until_it_is_ended(
     await node.transactions.close()
 
 
+async def test_who_failed_early_keeps_no_text_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "run", _runs_when_told)
+    node = Node(monkeypatch)
+    tracemalloc.start()
+    try:
+        node.comes_split(WIDE_ROW)
+        before, _ = tracemalloc.get_traced_memory()
+        connection = await _begun(node, 0)
+        connection.ends.pop().set_result(None)
+        await until(lambda: bool(connection.ends))
+        connection.ends.pop().set_exception(RoundFailedError("55P03", "locked", 0))
+        await quiet()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < WIDE_BYTES / 2
+    await node.transactions.close()
+
+
 async def _begun(node: Node, number: int) -> Connection:
     await until(lambda: len(node.connections) > number and bool(node.connections[number].ends))
     return node.connections[number]

@@ -16,6 +16,7 @@ committed is applied from the log again.
 
 import asyncio
 import struct
+import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -423,6 +424,7 @@ class LargeTransactions:
 
 
 def _look_at(task: "asyncio.Task[Any]") -> None:
-    """Who waits for the task hears of its error; nobody may."""
-    if not task.cancelled():
-        task.exception()
+    """Who waits for the task hears of its error; nobody may. The error keeps no rows."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        traceback.clear_frames(error.__traceback__)
