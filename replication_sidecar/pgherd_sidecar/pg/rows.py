@@ -175,10 +175,16 @@ class RowStatements:
         if not statement.records:
             return ""
         shape = self._shapes[statement.table]
+        if not shape.pk:
+            return ""
         record = statement.records[0]
-        values = split_record(record.decode() if isinstance(record, bytes) else record)
+        data = record.encode() if isinstance(record, str) else record
+        # Latin-1: Python takes up to four bytes for each character of a wide row in UTF-8.
+        values = split_record(data.decode("latin-1"), max(shape.pk) + 1)
         named = [(shape.columns[i], values[i]) for i in shape.pk if i < len(values)]
-        return ", ".join(f"{name} = {value}" for name, value in named)
+        return ", ".join(
+            f"{name} = {value and value.encode('latin-1').decode()}" for name, value in named
+        )
 
     def _parts(self, stage: list[Statement]) -> list[list[Statement]]:
         """The stage as one statement, or each change alone if too many joint ones are prepared."""

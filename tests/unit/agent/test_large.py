@@ -12,7 +12,7 @@ from pgherd_sidecar.agent.apply import large
 from pgherd_sidecar.agent.apply.large import LargeTransactions, Surroundings
 from pgherd_sidecar.agent.apply.writers import Writers
 from pgherd_sidecar.core.replication.entries import FLAG_PIECES, PIECE_MORE, Piece, Writeset
-from pgherd_sidecar.pg.pipeline import Prepared, ServerGoneError
+from pgherd_sidecar.pg.pipeline import Prepared, RoundFailedError, ServerGoneError
 from pgherd_sidecar.pg.rows import TableShape
 
 ROWS = b'[["t",[4],["I(1,x)"]]]'
@@ -235,8 +235,15 @@ async def test_one_at_a_time_holds_a_wide_row_early(monkeypatch: pytest.MonkeyPa
     turn = asyncio.ensure_future(node.turn(pieces[2], serial=3))
     await until(lambda: bool(node.connections[2].ends))
     assert not node.connections[1].ends
-    # and the next one holds its row when the first has written its own
+    # and the next one holds its row when libpq keeps that of the first no more
     node.connections[0].ends.pop().set_result(None)
+    await quiet()
+    assert not node.connections[1].ends
+    first = asyncio.ensure_future(node.turn(pieces[0], serial=1))
+    await until(lambda: bool(node.connections[0].ends))
+    node.connections[0].ends.pop().set_result(None)  # COMMIT
+    await first
+    assert node.connections[0].closed
     await until(lambda: bool(node.connections[1].ends))
     turn.cancel()
     await asyncio.wait({turn})
@@ -253,6 +260,45 @@ async def test_who_was_ended_holds_no_wide_row(monkeypatch: pytest.MonkeyPatch) 
     await until(lambda: bool(node.connections[0].ends))
     node.transactions.prune(lambda _member, serial: serial != 1)
     await until(lambda: bool(node.connections[1].ends))
+    await node.transactions.close()
+
+
+async def test_who_failed_early_holds_a_wide_row_until_it_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Connection, "run", _runs_when_told)
+    node = Node(monkeypatch)
+    pieces = [node.comes_split(WIDE_ROW, serial=serial) for serial in (1, 2)]
+    for connection in [await _begun(node, number) for number in range(2)]:
+        connection.ends.pop().set_result(None)
+    await until(lambda: bool(node.connections[0].ends))
+    node.connections[0].ends.pop().set_exception(RoundFailedError("55P03", "locked", 0))
+    await quiet()
+    assert not node.connections[1].ends
+    turn = asyncio.ensure_future(node.turn(pieces[0], serial=1))
+    await until(lambda: bool(node.connections[1].ends))
+    assert node.connections[0].closed
+    turn.cancel()
+    await asyncio.wait({turn})
+    await node.transactions.close()
+
+
+async def test_who_failed_early_keeps_no_text_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "run", _runs_when_told)
+    node = Node(monkeypatch)
+    tracemalloc.start()
+    try:
+        node.comes_split(WIDE_ROW)
+        before, _ = tracemalloc.get_traced_memory()
+        connection = await _begun(node, 0)
+        connection.ends.pop().set_result(None)
+        await until(lambda: bool(connection.ends))
+        connection.ends.pop().set_exception(RoundFailedError("55P03", "locked", 0))
+        await quiet()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < WIDE_BYTES / 2
     await node.transactions.close()
 
 

@@ -1,6 +1,7 @@
 """Which statements a batch becomes: as few as can be, and never out of order."""
 
 import struct
+import tracemalloc
 from collections.abc import Iterable
 
 from pgherd_sidecar.core.replication.merge import Op, Plan, Statement, Wave
@@ -183,6 +184,30 @@ async def test_rows_without_identity_are_deleted_one_by_one_and_have_no_key_for_
     queries_ = rows.plain_single(work)
     assert [parameters for _, parameters in queries_] == [[["(1,)"], 1], [["(1,)"], 1]]
     assert not rows.primary_key(work.waves[0].statements[0])
+
+
+async def test_the_key_for_people_is_read_without_the_rest_of_a_wide_row() -> None:
+    async def describe(table: str) -> TableShape:
+        return TableShape(["id", "k", "v"], [0, 1], frozenset(), "", False, table)
+
+    rows = RowStatements(describe)
+    await rows.learn(["t"])
+    text = '(7,"ä ""\U0001f40f","' + "a" * 1_000_000 + '\U0001f40f")'
+    told = 'id = 7, k = ä "\U0001f40f'
+    assert rows.primary_key(Statement(Op.INSERT, "t", "", [text])) == told
+    wide = Statement(Op.INSERT, "t", "", [text.encode()])
+    tracemalloc.start()
+    try:
+        assert rows.primary_key(wide) == told
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1.5 * len(text)
+
+
+async def test_no_wide_row_is_read_where_rows_have_no_key() -> None:
+    rows = await bags()
+    assert not rows.primary_key(Statement(Op.DELETE, "bag", "", [b"no record"]))
 
 
 async def test_the_columns_that_an_update_of_a_whole_row_sets() -> None:

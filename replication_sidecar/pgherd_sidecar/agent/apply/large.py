@@ -16,6 +16,7 @@ committed is applied from the log again.
 
 import asyncio
 import struct
+import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,7 +61,8 @@ _OTHER_ROWS = "PH001"
 class WideRows:
     """Room for one wide row, which came in several pieces, among those written early.
 
-    A row takes some times its bytes, so as many as there are transactions would be too much.
+    A row takes some times its bytes, so as many as there are transactions would be too much. libpq
+    keeps the room that it took for a row until the connection is closed, so its holder does, too.
     """
 
     def __init__(self) -> None:
@@ -189,6 +191,7 @@ class LargeTransaction:
         await asyncio.wait(tasks)
         if self.connected:
             self._connecting.result().close()
+        self._around.room.leave(self)
 
     async def _write_pieces(self) -> None:
         pipeline = await asyncio.shield(self._connecting)
@@ -196,18 +199,14 @@ class LargeTransaction:
             pipeline.prepare(name, query)
         await pipeline.run([Prepared(b"pgherd_begin", (), ())])
         parts: list[bytes] = []
-        try:
-            async for position, piece in self._all_pieces():
-                if piece.flags & PIECE_KEYS:
-                    continue
-                parts.append(piece.data)
-                if piece.flags & PIECE_MORE:
-                    await self._take_room()
-                else:
-                    await self._write(pipeline, position, parts)
-                    self._around.room.leave(self)
-        finally:
-            self._around.room.leave(self)
+        async for position, piece in self._all_pieces():
+            if piece.flags & PIECE_KEYS:
+                continue
+            parts.append(piece.data)
+            if piece.flags & PIECE_MORE:
+                await self._take_room()
+            else:
+                await self._write(pipeline, position, parts)
 
     async def _take_room(self) -> None:
         """Wait until it may hold a wide row: one at a time may early, and whoever's turn it is."""
@@ -425,6 +424,7 @@ class LargeTransactions:
 
 
 def _look_at(task: "asyncio.Task[Any]") -> None:
-    """Who waits for the task hears of its error; nobody may."""
-    if not task.cancelled():
-        task.exception()
+    """Who waits for the task hears of its error; nobody may. The error keeps no rows."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        traceback.clear_frames(error.__traceback__)

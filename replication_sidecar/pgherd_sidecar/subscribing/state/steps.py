@@ -13,11 +13,12 @@ from pgherd_sidecar.tables.model import SourceTable
 from pgherd_sidecar.tables.values import UNCHANGED, Row
 
 _HARMLESS = re.compile(
-    r"\s*(CREATE|COMMENT|GRANT|REVOKE|REINDEX|SECURITY\s+LABEL|ALTER\s+DEFAULT"
+    r"\s*(?!DROP\b.*\bCASCADE\b)(CREATE|COMMENT|GRANT|REVOKE|REINDEX|SECURITY\s+LABEL|ALTER\s+DEFAULT"
     r"|(ALTER|DROP)\s+(INDEX|STATISTICS|POLICY|TRIGGER|(MATERIALIZED\s+)?VIEW|FUNCTION|PROCEDURE))\b",
-    re.IGNORECASE,
+    re.IGNORECASE | re.DOTALL,
 )
-"""A unique index may become what rows are told by: the next change of a row shows that."""
+"""A unique index may become what rows are told by: the next change of a row shows that. What is
+dropped with CASCADE may take columns with it."""
 _OF_TYPES = re.compile(r"\s*(ALTER|DROP)\s+(TYPE|DOMAIN)\b", re.IGNORECASE)
 _ACTS = {"set_local", "set_replicated"}
 """The log has the rows of a table no more, or has not had them."""
