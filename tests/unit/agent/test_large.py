@@ -222,12 +222,19 @@ async def test_a_wide_row_is_never_held_as_text(
     await node.transactions.close()
 
 
+async def _write_wide_rows(node: Node, transactions: int) -> list[int]:
+    """The first of so many transactions writes its wide row early; return their pieces."""
+    pieces = [node.comes_split(WIDE_ROW, serial=serial + 1) for serial in range(transactions)]
+    for connection in [await _begun(node, number) for number in range(transactions)]:
+        connection.ends.pop().set_result(None)  # BEGIN
+    await until(lambda: bool(node.connections[0].ends))
+    return pieces
+
+
 async def test_one_at_a_time_holds_a_wide_row_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "run", _runs_when_told)
     node = Node(monkeypatch)
-    pieces = [node.comes_split(WIDE_ROW, serial=serial) for serial in (1, 2, 3)]
-    for connection in [await _begun(node, number) for number in range(3)]:
-        connection.ends.pop().set_result(None)  # BEGIN
+    pieces = await _write_wide_rows(node, 3)
     await until(lambda: node.connections[0].executed[1:] == ["WITH"])
     await quiet()
     assert [len(connection.ends) for connection in node.connections] == [1, 0, 0]
@@ -253,11 +260,7 @@ async def test_one_at_a_time_holds_a_wide_row_early(monkeypatch: pytest.MonkeyPa
 async def test_who_was_ended_holds_no_wide_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "run", _runs_when_told)
     node = Node(monkeypatch)
-    for serial in (1, 2):
-        node.comes_split(WIDE_ROW, serial=serial)
-    for connection in [await _begun(node, number) for number in range(2)]:
-        connection.ends.pop().set_result(None)
-    await until(lambda: bool(node.connections[0].ends))
+    await _write_wide_rows(node, 2)
     node.transactions.prune(lambda _member, serial: serial != 1)
     await until(lambda: bool(node.connections[1].ends))
     await node.transactions.close()
@@ -268,10 +271,7 @@ async def test_who_failed_early_holds_a_wide_row_until_it_is_ended(
 ) -> None:
     monkeypatch.setattr(Connection, "run", _runs_when_told)
     node = Node(monkeypatch)
-    pieces = [node.comes_split(WIDE_ROW, serial=serial) for serial in (1, 2)]
-    for connection in [await _begun(node, number) for number in range(2)]:
-        connection.ends.pop().set_result(None)
-    await until(lambda: bool(node.connections[0].ends))
+    pieces = await _write_wide_rows(node, 2)
     node.connections[0].ends.pop().set_exception(RoundFailedError("55P03", "locked", 0))
     await quiet()
     assert not node.connections[1].ends

@@ -73,7 +73,7 @@ class Means(Protocol):
         """Have the others keep their logs after a position, for a while."""
 
     async def keep_log(self, position: int, needed: int) -> None:
-        """The same, until cancelled, or until none of them has the log after ``needed``."""
+        """The same, until cancelled, or until the log after ``needed`` is lost to this member."""
 
     async def note_sequences(self) -> None:
         """Write down where the sequences are in the old database, if it still answers."""
