@@ -131,7 +131,7 @@ test-long: setup
 	@scripts/setup clients
 	.venv/bin/pytest -n 2 -m long tests/unit
 	.venv/bin/pytest -n 2 -m long tests/simulation
-	.venv/bin/pytest -m long tests/integration
+	.venv/bin/pytest -n 2 --dist loadfile -m long tests/integration
 
 # Other versions of PostgreSQL as sources of imports and dumps, a herd that moves to a newer one, roles in a herd of it.
 test-versions: setup
