@@ -10,7 +10,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "generated.sql"
 TABLE = "CREATE TABLE example.account (id int PRIMARY KEY, owner text, balance numeric(12, 2))"
 FUNCTIONS = """
 SELECT pg_get_functiondef(f) FROM unnest(pgherd.generated_functions('example.account'::regclass)) f
- ORDER BY f::regproc::text
+ WHERE f::regproc::text ~ '(final|fingerprint|insert)_' ORDER BY f::regproc::text
 """
 HEADING = f"""\
 -- pgherd generates this for the following table, by the files 031 to 035 of
@@ -18,6 +18,7 @@ HEADING = f"""\
 --
 --     {TABLE};
 --
+-- The functions for DELETE, TRUNCATE and UPDATE are made like the one for INSERT, and left out.
 -- In place of OID there is the table's. PGHERD_TEST_WRITES_EXAMPLE=1 writes this file:
 -- pytest tests/integration/test_generated.py
 """
