@@ -16,7 +16,6 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -28,7 +27,7 @@ from typing import Any
 import psycopg
 
 from benchmarks import clients
-from benchmarks.commands import psql_file
+from benchmarks.commands import psql_file, scratch
 from benchmarks.cpu import cpu_us, process_table, threads_us
 from benchmarks.errors import BenchmarkError, run_main
 from benchmarks.failover import first_number, home
@@ -105,10 +104,8 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="disk to measure on")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="of another version")
     given = parser.parse_args(sys.argv[1:])
-    with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=given.dir) as base:
-        # The servers run as another account, which has to reach their directories.
-        Path(base).chmod(0o755)
-        found = in_turns(Path(base), given)
+    with scratch(given.dir) as base:
+        found = in_turns(base, given)
     for (workload, name), runs in found.items():
         print(line(f"{workload}, {name}", runs))
     mine = [median_ratio(runs) for (_, name), runs in found.items() if name == THIS]

@@ -1,7 +1,4 @@
-"""pgbench with a script of the caller's own: clients are started, and waited for.
-
-Called by ``catchup`` and ``following``. Keeps nothing.
-"""
+"""pgbench with a script of the caller's own: clients are started, and waited for."""
 
 import subprocess
 from collections.abc import Sequence

@@ -7,8 +7,10 @@ line. Called by everything here that starts a process. Keeps no state.
 import os
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
@@ -17,6 +19,15 @@ from benchmarks.errors import BenchmarkError
 
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 OLDEST_POSTGRES = 15
+
+
+@contextmanager
+def scratch(disk: Path) -> Iterator[Path]:
+    """Lend a directory for servers on a disk; all of it goes with the block."""
+    with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=disk) as directory:
+        # The servers run as other accounts, which have to reach their directories.
+        Path(directory).chmod(0o755)
+        yield Path(directory)
 
 
 def program(name: str, *, package: str) -> str:

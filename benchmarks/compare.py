@@ -13,13 +13,13 @@ import asyncio
 import importlib.util
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import control, cpu, records, report, sysbench
+from benchmarks.commands import scratch
 from benchmarks.control import Control
 from benchmarks.errors import BenchmarkError, run_main
 from benchmarks.peers import READERS, SYSTEMS
@@ -52,11 +52,9 @@ def main() -> int:
         },
     )
     try:
-        with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=options.dir) as base:
-            # The servers run as other accounts, which have to reach their directories.
-            Path(base).chmod(0o755)
-            systems = {name: SYSTEMS[name](Path(base) / name) for name in options.systems}
-            with control.started(Path(base) / "control") as beside:
+        with scratch(options.dir) as base:
+            systems = {name: SYSTEMS[name](base / name) for name in options.systems}
+            with control.started(base / "control") as beside:
                 for number in range(options.rounds):
                     # The first one of a round is another one every time.
                     start = number % len(systems)

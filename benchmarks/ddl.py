@@ -13,7 +13,6 @@ import argparse
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from typing import Any
 
 import psycopg
 
+from benchmarks.commands import scratch
 from benchmarks.cpu import cpu_us
 from benchmarks.errors import BenchmarkError, run_main
 from benchmarks.peers.base import running
@@ -100,11 +100,9 @@ def main() -> int:
     parser.add_argument("--among", type=int, default=0, help="so many other objects, views")
     options = parser.parse_args(sys.argv[1:])
     try:
-        with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=options.dir) as base:
-            # The servers run as another account, which has to reach their directories.
-            Path(base).chmod(0o755)
+        with scratch(options.dir) as base:
             found = measure(
-                Path(base),
+                base,
                 options.turns,
                 options.against,
                 migrations=not options.commands_only,

@@ -14,7 +14,6 @@ import os
 import signal
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from benchmarks import records, report
 from benchmarks.balancers import haproxy, pgbouncer
+from benchmarks.commands import scratch
 from benchmarks.errors import BenchmarkError, run_main
 from benchmarks.herd import Herd
 from benchmarks.peers.pgherd import Pgherd
@@ -244,9 +244,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="directory of the report; none: print only")
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="disk to measure on")
     given = parser.parse_args(sys.argv[1:])
-    with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=given.dir) as base:
-        Path(base).chmod(0o755)
-        figures = measure(Path(base), given.kills, given.what)
+    with scratch(given.dir) as base:
+        figures = measure(base, given.kills, given.what)
     publish(figures, given.output)
     return int(max(wait_s for one in figures for wait_s in one.waits_s) > GOAL_S)
 

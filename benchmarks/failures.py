@@ -13,7 +13,6 @@ import json
 import random
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -24,7 +23,7 @@ from statistics import median
 import psycopg
 
 from benchmarks import records, report
-from benchmarks.commands import client_environment, postgres_bin, psql_file, run
+from benchmarks.commands import client_environment, postgres_bin, psql_file, run, scratch
 from benchmarks.errors import BenchmarkError, run_main
 from benchmarks.herd import Member
 from benchmarks.latency import ROWS, SQL, UPDATE, await_rows
@@ -72,9 +71,8 @@ def main() -> int:
     given = parser.parse_args(sys.argv[1:])
     sizes = tuple(sorted(given.megabytes))
     options = Options(given.failovers, given.away, given.clients, sizes, given.copies)
-    with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=given.dir) as base:
-        Path(base).chmod(0o755)
-        figures = measure(Path(base), options)
+    with scratch(given.dir) as base:
+        figures = measure(base, options)
     publish(figures, given.output)
     return 0
 

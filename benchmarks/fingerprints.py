@@ -10,14 +10,13 @@ import argparse
 import random
 import statistics
 import sys
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from benchmarks.commands import psql_file, wait_until
+from benchmarks.commands import psql_file, scratch, wait_until
 from benchmarks.cpu import cpu_us
 from benchmarks.errors import run_main
 from benchmarks.peers.base import running
@@ -40,10 +39,8 @@ def main() -> int:
     parser.add_argument("--commits", type=int, default=500, help="transactions in a turn")
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="disk to measure on")
     options = parser.parse_args(sys.argv[1:])
-    with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=options.dir) as base:
-        # The servers run as another account, which has to reach their directories.
-        Path(base).chmod(0o755)
-        found = measure(Path(base), options.turns, options.commits)
+    with scratch(options.dir) as base:
+        found = measure(base, options.turns, options.commits)
     sessions, appliers = ({every: pair[i] for every, pair in found.items()} for i in (0, 1))
     print("one of  session us  ratio  applier us  ratio")
     for every in EVERY:

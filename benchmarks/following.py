@@ -17,7 +17,6 @@ import argparse
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -28,6 +27,7 @@ from typing import Any
 import psycopg
 
 from benchmarks import clients
+from benchmarks.commands import scratch
 from benchmarks.errors import BenchmarkError, run_main
 from benchmarks.peers.followers import FOLLOWERS, ROWS, TABLES, Follower
 
@@ -98,19 +98,14 @@ def main() -> int:
     parser.add_argument("--followers", nargs="+", choices=FOLLOWERS, default=list(FOLLOWERS))
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="disk to measure on")
     given = parser.parse_args(sys.argv[1:])
-    with (
-        tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=given.dir) as base,
-        ExitStack() as stack,
-    ):
-        # The servers run as another account, which has to reach their directories.
-        Path(base).chmod(0o755)
+    with scratch(given.dir) as base, ExitStack() as stack:
         followers: dict[str, Follower] = {}
         for name in given.followers:
-            directory = Path(base) / name
+            directory = base / name
             directory.mkdir()
             followers[name] = FOLLOWERS[name](directory)
             followers[name].start(stack)
-        found = in_turns(followers, Path(base), given)
+        found = in_turns(followers, base, given)
     for workload, by_name in found.items():
         for line in lines(workload, by_name):
             print(line)

@@ -14,7 +14,6 @@ import asyncio
 import json
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -37,7 +36,7 @@ from pgherd_spark.storing.stores import DirectoryStore
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks import cpu, records, report
-from benchmarks.commands import client_environment, postgres_bin, psql_file, run
+from benchmarks.commands import client_environment, postgres_bin, psql_file, run, scratch
 from benchmarks.errors import BenchmarkError, run_main
 from benchmarks.failures import SETTLE_S, Client, load
 from benchmarks.latency import ROWS, SQL
@@ -107,9 +106,8 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="disk to measure on")
     given = parser.parse_args(sys.argv[1:])
     options = Options(given.megabytes, given.turns, given.cores, given.reladiff, given.clients)
-    with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=given.dir) as base:
-        Path(base).chmod(0o755)
-        figures, told = measure(Path(base), options, only_check=given.only_check)
+    with scratch(given.dir) as base:
+        figures, told = measure(base, options, only_check=given.only_check)
     if given.only_check:
         print(table_of(figures, told, options))
     else:

@@ -10,7 +10,6 @@ import argparse
 import json
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from pathlib import Path
 import psycopg
 
 from benchmarks import percentiles, records, report
-from benchmarks.commands import psql_file, wait_until
+from benchmarks.commands import psql_file, scratch, wait_until
 from benchmarks.errors import BenchmarkError, run_main
 from benchmarks.peers.base import running
 from benchmarks.peers.pgherd import Pgherd
@@ -42,10 +41,8 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="disk to measure on")
     options = parser.parse_args(sys.argv[1:])
     try:
-        with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=options.dir) as base:
-            # The servers run as another account, which has to reach their directories.
-            Path(base).chmod(0o755)
-            samples = measure(Path(base), options.turns)
+        with scratch(options.dir) as base:
+            samples = measure(base, options.turns)
     except psycopg.Error as error:
         raise BenchmarkError(f"a commit failed: {error}") from error
     latencies = {name: percentiles.of_values(values) for name, values in samples.items()}

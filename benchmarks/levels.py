@@ -10,7 +10,6 @@ table is of ratios to ``local`` in the same run. With ``--writers`` other sessio
 import argparse
 import random
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from pathlib import Path
 import psycopg
 
 from benchmarks import percentiles
-from benchmarks.commands import psql_file
+from benchmarks.commands import psql_file, scratch
 from benchmarks.errors import BenchmarkError, run_main
 from benchmarks.latency import ROWS, SQL, TURN_S, UPDATE, await_rows
 from benchmarks.peers.pgherd import Pgherd
@@ -40,10 +39,8 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="disk to measure on")
     options = parser.parse_args(sys.argv[1:])
     try:
-        with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=options.dir) as base:
-            # The servers run as another account, which has to reach their directories.
-            Path(base).chmod(0o755)
-            samples = measure(Path(base), options.turns, options.readers, options.writers)
+        with scratch(options.dir) as base:
+            samples = measure(base, options.turns, options.readers, options.writers)
     except psycopg.Error as error:
         raise BenchmarkError(f"a statement failed: {error}") from error
     print(table(samples))

@@ -10,7 +10,6 @@ three writes all rows. Prints a table; publishes nothing.
 import argparse
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from benchmarks import cpu
-from benchmarks.commands import client_environment, postgres_bin, psql_file, wait_until
+from benchmarks.commands import client_environment, postgres_bin, psql_file, scratch, wait_until
 from benchmarks.errors import BenchmarkError, run_main
 from benchmarks.herd import Capture
 from benchmarks.peers.base import running
@@ -54,10 +53,8 @@ def main() -> int:
     parser.add_argument("--capture", choices=("auto", "sql"), default="auto", help="of the herd")
     options = parser.parse_args(sys.argv[1:])
     try:
-        with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=options.dir) as base:
-            # The servers run as another account, which has to reach their directories.
-            Path(base).chmod(0o755)
-            bytes_dumped, plain, herd = measure(Path(base), options.megabytes, options.capture)
+        with scratch(options.dir) as base:
+            bytes_dumped, plain, herd = measure(base, options.megabytes, options.capture)
     except psycopg.Error as error:
         raise BenchmarkError(f"a server failed: {error}") from error
     print(f"{bytes_dumped / 1e6:.0f} MB\n{table(plain, herd)}")

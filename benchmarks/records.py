@@ -1,7 +1,6 @@
 """What a comparison leaves: one cell a measurement, and the file that holds them all.
 
-Written by the comparison after every cell, so that an interrupted run keeps what it measured; read
-by the report and the plot.
+Written by the comparison after every cell, so that an interrupted run keeps what it measured.
 """
 
 import json
@@ -53,13 +52,6 @@ class Record:
     def save(self, path: Path) -> None:
         """Write the record as JSON."""
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
-
-
-def load(path: Path) -> Record:
-    """Return the record in a file that ``save`` wrote."""
-    raw = json.loads(path.read_text())
-    cells = [Cell(**{**cell, "fatal": tuple(cell["fatal"])}) for cell in raw.pop("cells")]
-    return Record(**raw, cells=cells)
 
 
 def over_rounds(cells: Sequence[Cell]) -> dict[tuple[str, str, int], Cell]:

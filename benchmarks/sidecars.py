@@ -11,16 +11,15 @@ turns: a busy one makes the blocks of the log larger or smaller, so compare with
 import argparse
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.commands import client_environment, last_line, postgres_bin, psql_file
+from benchmarks.clients import finish, start
+from benchmarks.commands import psql_file, scratch
 from benchmarks.cpu import belonging_to, kind_of, process_table, threads_us
-from benchmarks.errors import BenchmarkError, run_main
+from benchmarks.errors import run_main
 from benchmarks.peers.base import running
 from benchmarks.peers.pgherd import PORT_BASE, Pgherd, other_program
 from benchmarks.sysbench import deal_out
@@ -30,7 +29,6 @@ ROWS = 100_000
 SCRIPT = f"""\\set id random(1, {ROWS})
 UPDATE commit_latency SET value = value + 1 WHERE id = :id;
 """
-TRIES = 100
 CLIENTS = (1, 8)
 THIS, OTHER = "this", "other"
 
@@ -44,10 +42,8 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="disk to measure on")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="of another version")
     options = parser.parse_args(sys.argv[1:])
-    with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=options.dir) as base:
-        # The servers run as another account, which has to reach their directories.
-        Path(base).chmod(0o755)
-        measure(Path(base), options.turns, options.commits, options.clients, options.against)
+    with scratch(options.dir) as base:
+        measure(base, options.turns, options.commits, options.clients, options.against)
     return 0
 
 
@@ -94,32 +90,14 @@ def turn_us(herd: Pgherd, script: Path, clients: int, commits: int) -> float:
     members = sorted(herd.herd.members(), key=lambda member: member.name == member.proposer)
     shares = deal_out(clients, len(members))
     before = threads_us(sidecars)
+    until = f"--transactions={commits // clients}"
     running_clients = [
-        pgbench(member.app_dsn, script, share, commits // clients)
+        start(member.app_dsn, script, share, until)
         for member, share in zip(members, shares, strict=True)
         if share
     ]
-    for process in running_clients:
-        _, said = process.communicate()
-        if process.returncode != 0:
-            raise BenchmarkError(f"pgbench: {last_line(said)}")
+    finish(running_clients)
     return (threads_us(sidecars) - before) / (commits // clients * clients)
-
-
-def pgbench(dsn: str, script: Path, clients: int, commits: int) -> subprocess.Popen[str]:
-    """Start clients of one member, each with so many transactions."""
-    command: Sequence[str | Path] = [
-        postgres_bin() / "pgbench", "--no-vacuum", "--protocol=prepared", f"--file={script}",
-        f"--client={clients}", f"--transactions={commits}", f"--max-tries={TRIES}",
-    ]  # fmt: skip
-    return subprocess.Popen(
-        command,
-        env=client_environment(dsn),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def line(found: Mapping[tuple[int, str], Sequence[float]], clients: Sequence[int]) -> str:

@@ -11,7 +11,6 @@ import importlib.util
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from pathlib import Path
 import psycopg
 
 from benchmarks import records, report
+from benchmarks.commands import scratch
 from benchmarks.errors import BenchmarkError, run_main
 from benchmarks.evaluation import galera, load, plan, systems, tables, usage
 from benchmarks.evaluation.plan import FIGURES, FULL, GALERA, PLAIN, QUICK, Point, Scale, nodes_of
@@ -48,11 +48,9 @@ def main() -> int:
     print(f"{count} points on {len(every)} systems, about {minutes:.0f} minutes", flush=True)
     record = new_record(scale)
     try:
-        with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=given.dir) as base:
-            # The servers run as other accounts, which have to reach their directories.
-            Path(base).chmod(0o755)
+        with scratch(given.dir) as base:
             for name, points in every.items():
-                run_system(name, points, scale, record, Path(base), given)
+                run_system(name, points, scale, record, base, given)
     finally:
         if record.measurements:
             publish(record, given.output)

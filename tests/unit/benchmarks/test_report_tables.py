@@ -1,11 +1,10 @@
-"""Tables, plot and file of a comparison."""
+"""Tables and plot of a comparison."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import records
 from benchmarks.errors import BenchmarkError
 from benchmarks.latency import PLAIN, table
 from benchmarks.percentiles import Latency
@@ -116,14 +115,6 @@ def test_the_performance_page_has_both_sections() -> None:
 
     for name in ("comparison", "latency"):
         assert "content" in replace_section(page, name, "content")
-
-
-def test_a_record_survives_its_file(tmp_path: Path) -> None:
-    saved = record(cell("pgherd", 1500, fatal=("lost",)))
-
-    saved.save(tmp_path / "benchmark.json")
-
-    assert records.load(tmp_path / "benchmark.json") == saved
 
 
 def test_the_plot_is_the_same_for_the_same_figures(tmp_path: Path) -> None:
