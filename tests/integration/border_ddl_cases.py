@@ -1,4 +1,4 @@
-"""The cases of ``test_border_ddl``: what each member would compute for itself, and its neighbours.
+"""Commands of which each member would compute something for itself, and their neighbours.
 
 Each refused case is what is there before, and what is tried. What is allowed is one message, which
 every member must execute alike.
@@ -174,7 +174,6 @@ SEQUENCES = {
         "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)",
         "ALTER TABLE t ALTER id SET MAXVALUE 1000",
     ),
-    "sequence_range": ("CREATE SEQUENCE s", "ALTER SEQUENCE s MAXVALUE 1000"),
     "sequence_type": ("CREATE SEQUENCE s", "ALTER SEQUENCE s AS smallint"),
 }
 

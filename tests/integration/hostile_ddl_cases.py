@@ -1,4 +1,4 @@
-"""The cases of ``test_hostile_ddl``: what members would not carry out alike (C1, C22, C23)."""
+"""Commands that members would not carry out alike (C1, C22, C23)."""
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, x text, y text);"
 _FILLED = f"{TABLE} INSERT INTO t VALUES (1, '1', 'today')"

@@ -2,7 +2,8 @@
 
 What reads oids, system columns, settings or what is local to a member gets nowhere near partition
 routing, generated columns, checks, unique indexes and materialized views; and commands exclude
-whoever wrote what they depend on. The cases are in ``border_ddl_cases``.
+whoever wrote what they depend on. The cases are in ``border_ddl_cases``; ``test_refused_ddl`` has
+those that are refused.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from patience import in_time, wait_until_async
 from pgherd_sidecar.agent.server.startup import install
 from psycopg import conninfo
 
-from .border_ddl_cases import ALLOWED, REFUSED
+from .border_ddl_cases import ALLOWED
 from .localherd import NATIVE, LocalHerd
 from .long_commands import another, interrupted_reindex
 from .members import (
@@ -35,20 +36,9 @@ _FILLED_AGAIN_S = 2  # a view that was filled in less is filled again instead of
 _LOST = ("40001", "57P01")  # certification, or the applier that needs the table
 
 
-@pytest.mark.family(every=6)
-@pytest.mark.parametrize("case", REFUSED)
-async def test_what_differs_between_members_is_refused(
-    connections: list[Connection], schema: str, case: str
-) -> None:
-    before, statement = REFUSED[case]
-    if before:
-        await run(connections[0], before)
-    await assert_refused(connections, schema, statement)
-
-
 @pytest.mark.family(every=8)
 @pytest.mark.parametrize("case", ALLOWED)
-async def test_what_is_next_to_it_works_everywhere(
+async def test_what_is_next_to_the_refused_works_everywhere(
     connections: list[Connection], schema: str, case: str
 ) -> None:
     await run(connections[0], ALLOWED[case])

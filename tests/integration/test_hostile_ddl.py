@@ -5,11 +5,10 @@ import contextlib
 import psycopg
 import pytest
 
-from .hostile_ddl_cases import CLOSER, DEFERRED, REFUSED, SETTINGS, TABLE
+from .hostile_ddl_cases import CLOSER, DEFERRED, SETTINGS, TABLE
 from .localherd import LocalHerd
 from .members import (
     Connection,
-    assert_refused,
     assert_same_schema,
     caught_up,
     failure,
@@ -21,17 +20,6 @@ from .members import (
 )
 
 pytestmark = pytest.mark.usefixtures("schema_is_everywhere")
-
-
-@pytest.mark.family(every=6)
-@pytest.mark.parametrize("case", REFUSED)
-async def test_is_refused_and_changes_nothing(
-    connections: list[Connection], schema: str, case: str
-) -> None:
-    before, statement = REFUSED[case]
-    if before:
-        await run(connections[0], before)
-    await assert_refused(connections, schema, statement)
 
 
 @pytest.mark.family(every=6)

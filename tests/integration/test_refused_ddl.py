@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from . import border_ddl_cases, hostile_ddl_cases
 from .localherd import LocalHerd, query
 from .members import (
     Connection,
@@ -206,6 +207,8 @@ REFUSED = {
     "serializable": ("SET default_transaction_isolation = serializable", "CREATE TABLE t (id int)"),
 }
 
+ALL_REFUSED = REFUSED | border_ddl_cases.REFUSED | hostile_ddl_cases.REFUSED
+
 #: What PostgreSQL itself refuses, because the rights were taken away: 42501.
 DENIED = {
     "lo_create": "SELECT lo_create(0)",
@@ -254,9 +257,9 @@ def tablespace(herd: LocalHerd) -> Iterator[None]:
 
 
 @pytest.mark.family(every=6)
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", ALL_REFUSED)
 async def test_refused(connections: list[Connection], schema: str, case: str) -> None:
-    before, statement = REFUSED[case]
+    before, statement = ALL_REFUSED[case]
     if before:
         await run(connections[0], before)
     await assert_refused(connections, schema, statement)
