@@ -23,6 +23,7 @@ from pgherd_sidecar.cli.shared import render
 from pgherd_sidecar.local.herd import load
 from pgherd_sidecar.local.node import states_of
 from pgherd_sidecar.local.operations.lifecycle import nodes_of
+from pgherd_sidecar.local.sidecar import SCRIPT_VARIABLE
 from pgherd_sidecar.pg import trusted
 
 from . import herdlogs, installations
@@ -38,6 +39,17 @@ _kept_ports: set[int] = set()
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can do this")
 BROKEN_SIDECAR = "import sys; sys.exit('cannot open the log: bad checksum')\n"
 SLEEPING_SIDECAR = "import time; time.sleep(600)\n"
+_OTHER_LIMITS = """
+import json, pathlib, sys
+from pgherd_sidecar.agent.main import main
+path = pathlib.Path(sys.argv[2])
+config = json.loads(path.read_text())
+config["limits"] |= {limits}
+path = path.with_suffix(".limits")
+path.write_text(json.dumps(config))
+sys.argv[2] = str(path)
+main()
+"""
 
 
 class Node(NamedTuple):
@@ -150,6 +162,19 @@ class LocalHerd:
     def app_dsn(self, name: str) -> str:
         """The ordinary role's way to a node."""
         return self.node(name).app_dsn
+
+
+def scripted(directory: Path, name: str, text: str) -> dict[str, str]:
+    """The environment of a herd whose sidecars run this, which is put where they can read it."""
+    script = directory / f"{name}.py"
+    script.write_text(text)
+    script.chmod(0o644)
+    return {SCRIPT_VARIABLE: str(script)}
+
+
+def limited(directory: Path, name: str, **limits: int) -> dict[str, str]:
+    """Likewise, of sidecars whose configuration has these limits."""
+    return scripted(directory, name, _OTHER_LIMITS.format(limits=limits))
 
 
 @contextlib.contextmanager

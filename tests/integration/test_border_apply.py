@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from patience import wait_until
 
-from .localherd import LocalHerd, free_port_base, home, query, settle, standing
+from .localherd import LocalHerd, free_port_base, home, query, scripted, settle, standing
 from .test_capture_off import metrics
 
 _POISON = """
@@ -39,12 +39,8 @@ main()
 @pytest.fixture(scope="module")
 def poisoned(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd of three whose sidecars have that defect."""
-    script = work_directory / "poisoned.py"
-    script.write_text(_POISON)
-    script.chmod(0o755)
-    directory = work_directory / "border"
-    herd = LocalHerd(directory, free_port_base(), {"PGHERD_SIDECAR_SCRIPT": str(script)})
-    with standing(herd):
+    environment = scripted(work_directory, "poisoned", _POISON)
+    with standing(LocalHerd(work_directory / "border", free_port_base(), environment)) as herd:
         yield herd
 
 

@@ -14,7 +14,7 @@ from patience import wait_until_async
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared
 
 from .ledger import Ledger, new_ledger
-from .localherd import LocalHerd, free_port_base, query, standing
+from .localherd import LocalHerd, free_port_base, limited, query, standing
 
 pytestmark = pytest.mark.long
 
@@ -30,33 +30,16 @@ DO $$ BEGIN FOR i IN 1..132000 LOOP
 END LOOP; END $$"""
 """Takes more transactions' ids than one side of the capture has: subtransactions count, too."""
 
-LOW_LIMITS = f"""
-import json, pathlib, sys
-from pgherd_sidecar.agent.main import main
-given = pathlib.Path(sys.argv[sys.argv.index("--config") + 1])
-config = json.loads(given.read_text())
-config["limits"] |= {{
-    "segment_bytes": {SEGMENT_BYTES}, "log_retention_bytes": {RETENTION_BYTES},
-    "log_cache_bytes": {SEGMENT_BYTES}, "applied_entries": {APPLIED_ENTRIES},
-    "checkpoint_entries": 200, "checkpoint_ms": 1000,
-}}
-low = given.with_name("low.json")
-low.write_text(json.dumps(config))
-sys.argv[sys.argv.index(str(given))] = str(low)
-main()
-"""
-
 
 @pytest.fixture(scope="module")
 def tight(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd with low limits."""
-    script = work_directory / "low_limits.py"
-    script.write_text(LOW_LIMITS)
-    script.chmod(0o755)
-    herd = LocalHerd(
-        work_directory / "tight", free_port_base(), {"PGHERD_SIDECAR_SCRIPT": str(script)}
-    )
-    with standing(herd):
+    environment = limited(
+        work_directory, "low_limits", segment_bytes=SEGMENT_BYTES,
+        log_retention_bytes=RETENTION_BYTES, log_cache_bytes=SEGMENT_BYTES,
+        applied_entries=APPLIED_ENTRIES, checkpoint_entries=200, checkpoint_ms=1000,
+    )  # fmt: skip
+    with standing(LocalHerd(work_directory / "tight", free_port_base(), environment)) as herd:
         yield herd
 
 

@@ -12,35 +12,19 @@ from pgherd_sidecar.env.storage.disk import RealDirectory
 from pgherd_sidecar.env.storage.segment import Segment
 
 from .ledger import Ledger, new_ledger
-from .localherd import LocalHerd, free_port_base, home, standing
+from .localherd import LocalHerd, free_port_base, home, limited, standing
 from .test_membership import kill
 from .test_restart import run
 
 HEAD_BYTES = 44
 """Of a record in a segment: the block's data follow."""
 
-_SMALL = """
-import json, pathlib, sys
-from pgherd_sidecar.agent.main import main
-path = pathlib.Path(sys.argv[2])
-config = json.loads(path.read_text())
-config["limits"] = {"segment_bytes": 65536, "log_cache_bytes": 4096}
-path.with_suffix(".small").write_text(json.dumps(config))
-sys.argv[2] = str(path.with_suffix(".small"))
-main()
-"""
-
 
 @pytest.fixture(scope="module")
 def rotting(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd that keeps little of its log in memory."""
-    script = work_directory / "small.py"
-    script.write_text(_SMALL)
-    script.chmod(0o644)
-    herd = LocalHerd(
-        work_directory / "rotting", free_port_base(), {"PGHERD_SIDECAR_SCRIPT": str(script)}
-    )
-    with standing(herd):
+    environment = limited(work_directory, "small", segment_bytes=65536, log_cache_bytes=4096)
+    with standing(LocalHerd(work_directory / "rotting", free_port_base(), environment)) as herd:
         yield herd
 
 

@@ -17,38 +17,22 @@ import pytest
 from patience import join, wait_until
 
 from .ledger import create_everywhere, new_ledger
-from .localherd import LocalHerd, free_port_base, query, standing
+from .localherd import LocalHerd, free_port_base, limited, query, standing
 from .nodes import TIDE, Nodes, once, run, sql_cases, sql_file
 
 PIECE_BYTES = 16 << 10
 ROWS = 1000
 
-SMALL_PIECES = f"""
-import json, pathlib, sys
-from pgherd_sidecar.agent.main import main
-given = pathlib.Path(sys.argv[sys.argv.index("--config") + 1])
-config = json.loads(given.read_text())
-config["limits"] |= {{
-    "piece_bytes": {PIECE_BYTES}, "row_bytes": {1 << 20}, "transaction_bytes": {4 << 20},
-    "log_cache_bytes": {1 << 18}, "segment_bytes": {1 << 20}, "checkpoint_ms": 1000,
-}}
-small = given.with_name("small.json")
-small.write_text(json.dumps(config))
-sys.argv[sys.argv.index(str(given))] = str(small)
-main()
-"""
-
 
 @pytest.fixture(scope="module")
 def small_pieces(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd whose transactions come in pieces early."""
-    script = work_directory / "small_pieces.py"
-    script.write_text(SMALL_PIECES)
-    script.chmod(0o755)
-    herd = LocalHerd(
-        work_directory / "large", free_port_base(), {"PGHERD_SIDECAR_SCRIPT": str(script)}
-    )
-    with standing(herd):
+    environment = limited(
+        work_directory, "small_pieces", piece_bytes=PIECE_BYTES, row_bytes=1 << 20,
+        transaction_bytes=4 << 20, log_cache_bytes=1 << 18, segment_bytes=1 << 20,
+        checkpoint_ms=1000,
+    )  # fmt: skip
+    with standing(LocalHerd(work_directory / "large", free_port_base(), environment)) as herd:
         yield herd
 
 

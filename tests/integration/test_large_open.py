@@ -21,7 +21,7 @@ from pgherd_sidecar.core.consensus.model.blocks import ENTRIES
 from pgherd_sidecar.core.replication.entries import Piece, iter_entries
 
 from .ledger import Ledger, new_ledger
-from .localherd import LocalHerd, free_port_base, home, query, standing
+from .localherd import LocalHerd, free_port_base, home, limited, query, standing
 from .test_damaged_logs import HEAD_BYTES, blocks, flip, segments
 from .test_membership import kill
 from .test_restart import run
@@ -31,28 +31,15 @@ ROWS = 2000
 NEW = 4000
 _MOST = 4
 
-_SMALL = """
-import json, pathlib, sys
-from pgherd_sidecar.agent.main import main
-path = pathlib.Path(sys.argv[2])
-config = json.loads(path.read_text())
-config["limits"] = {
-    "piece_bytes": 16384, "row_bytes": 1 << 20, "log_cache_bytes": 1 << 16,
-    "segment_bytes": 1 << 18, "log_retention_bytes": 1 << 18, "checkpoint_ms": 500,
-}
-path.with_suffix(".small").write_text(json.dumps(config))
-sys.argv[2] = str(path.with_suffix(".small"))
-main()
-"""
-
 
 @pytest.fixture(scope="module")
 def small(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd with small pieces, which trims its logs all the time."""
-    script = work_directory / "small_and_forgetful.py"
-    script.write_text(_SMALL)
-    script.chmod(0o644)
-    environment = {"PGHERD_SIDECAR_SCRIPT": str(script)}
+    environment = limited(
+        work_directory, "small_and_forgetful", piece_bytes=16384, row_bytes=1 << 20,
+        log_cache_bytes=1 << 16, segment_bytes=1 << 18, log_retention_bytes=1 << 18,
+        checkpoint_ms=500,
+    )  # fmt: skip
     with standing(LocalHerd(work_directory / "small", free_port_base(_MOST), environment)) as herd:
         yield herd
 

@@ -24,7 +24,7 @@ from .ledger import new_ledger
 from .localherd import LocalHerd, error_of, free_port_base, home, pids_in, query, standing
 from .s3server import NEEDS_S3, bucket
 from .sparkherd import NEEDS_PYARROW, OneByOne, members_of
-from .test_recovery import forgetful_script, progress, trimmed_beyond, until
+from .test_recovery import keeping_little, progress, trimmed_beyond, until
 from .test_restart import run
 
 pytestmark = pytest.mark.long
@@ -194,8 +194,7 @@ async def snapshot_of(herd: LocalHerd, to: Store, hold_s: float, **more: Any) ->
 async def test_a_node_joins_from_a_snapshot_as_long_as_the_log_behind_it_is_kept(
     work_directory: Path,
 ) -> None:
-    script = forgetful_script(work_directory)
-    with herd_of(work_directory / "carried", 2, PGHERD_SIDECAR_SCRIPT=str(script)) as herd:
+    with herd_of(work_directory / "carried", 2, **keeping_little(work_directory)) as herd:
         name, ledger = fill(herd), new_ledger(herd)
         query(herd.dsn("n1"), "CREATE ROLE by_hand; GRANT app TO by_hand")
         to = work_directory / "carried.snapshots"

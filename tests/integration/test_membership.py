@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from .ledger import new_ledger
-from .localherd import LocalHerd, error_of, free_port_base, home, standing
+from .localherd import LocalHerd, error_of, free_port_base, home, scripted, standing
 from .test_recovery import copy_tree, copying
 from .test_restart import run
 
@@ -230,9 +230,7 @@ async def test_a_node_that_is_split_off_keeps_its_log_and_never_meets_the_others
 
 @pytest.mark.long
 def test_a_checkpoint_that_a_joiner_needs_does_not_wait_for_the_clock(work_directory: Path) -> None:
-    script = work_directory / "untimed.py"
-    script.write_text(_UNTIMED)
-    environment = {"PGHERD_SIDECAR_SCRIPT": str(script)}
+    environment = scripted(work_directory, "untimed", _UNTIMED)
     herd = LocalHerd(work_directory / "untimed", free_port_base(MOST), environment)
     with standing(herd, "--nodes", "1"):
         herd.must("add", "n2")

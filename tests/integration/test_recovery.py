@@ -12,7 +12,7 @@ import pytest
 from patience import wait_until_async
 
 from .ledger import Ledger, new_ledger
-from .localherd import LocalHerd, error_of, free_port_base, home, query, standing
+from .localherd import LocalHerd, error_of, free_port_base, home, limited, query, standing
 from .test_restart import run
 
 NODES = ["n1", "n2", "n3"]
@@ -20,17 +20,6 @@ OTHERS = ["n1", "n2"]
 _SLOW_MB_S = "1"
 """Slow enough that a copy of a fresh server (about 40 MB) outlasts a command or two."""
 _ENDLESS_MB_S = "0.05"
-
-_FORGETFUL = """
-import json, pathlib, sys
-from pgherd_sidecar.agent.main import main
-path = pathlib.Path(sys.argv[2])
-config = json.loads(path.read_text())
-config["limits"] = {"segment_bytes": 65536, "log_retention_bytes": 65536, "checkpoint_entries": 100}
-path.with_suffix(".forgetful").write_text(json.dumps(config))
-sys.argv[2] = str(path.with_suffix(".forgetful"))
-main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +32,17 @@ def mended(work_directory: Path) -> Iterator[LocalHerd]:
 @pytest.fixture(scope="module")
 def forgetful(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd whose members trim their logs after a few hundred transactions."""
-    environment = {"PGHERD_SIDECAR_SCRIPT": str(forgetful_script(work_directory))}
+    environment = keeping_little(work_directory)
     with standing(LocalHerd(work_directory / "forgetful", free_port_base(), environment)) as herd:
         yield herd
 
 
-def forgetful_script(directory: Path) -> Path:
-    """Write what runs a sidecar that keeps little of its log."""
-    script = directory / "forgetful.py"
-    script.write_text(_FORGETFUL)
-    script.chmod(0o644)
-    return script
+def keeping_little(directory: Path) -> dict[str, str]:
+    """The environment of a herd whose sidecars keep little of their logs."""
+    return limited(
+        directory, "forgetful", segment_bytes=65536, log_retention_bytes=65536,
+        checkpoint_entries=100,
+    )  # fmt: skip
 
 
 @pytest.fixture
