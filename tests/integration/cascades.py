@@ -7,16 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
-from patience import wait_until
 
 from .localherd import LocalHerd, drop_schemas, free_port_base, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
-from .test_subscriptions import must, state
 
 
 class Forward:
@@ -108,38 +105,6 @@ def schema_to_follow(herd: LocalHerd, servers: list[PlainPostgres], prefix: str)
     end(herd, found, *servers)
     settle(herd)
     query(herd.dsn("n1"), f"DROP SCHEMA {found} CASCADE")
-
-
-def wait(until: Callable[[], bool], what: Callable[[], Any] = lambda: None) -> None:
-    wait_until(until, told=what)
-
-
-def gid_of(server: PlainPostgres, subscription: str) -> int:
-    """The GID that it shows; 0 if that is nothing yet."""
-    statement = "SELECT gid FROM pgherd_subscriber.standing WHERE subscription = %s"
-    with contextlib.suppress(psycopg.errors.UndefinedTable, psycopg.OperationalError):
-        with psycopg.connect(server.dsn()) as session:
-            found = session.execute(statement, (subscription,)).fetchone()
-        return int(found[0] or 0) if found else 0
-    return 0
-
-
-def caught_up(herd: LocalHerd, server: PlainPostgres, subscription: str) -> int:
-    """Wait until it shows all that the herd has committed by now."""
-    wanted = max(query(node.dsn, "SELECT pgherd.last_gid()")[0][0] for node in herd.nodes())
-    wait(
-        lambda: gid_of(server, subscription) >= wanted,
-        lambda: (gid_of(server, subscription), wanted, must(herd, "subscriptions")),
-    )
-    return int(wanted)
-
-
-def stopped(herd: LocalHerd, subscription: str) -> str:
-    wait(
-        lambda: state(herd, subscription)["state"] == "stopped", lambda: must(herd, "subscriptions")
-    )
-    reason: str = state(herd, subscription)["reason"]
-    return reason
 
 
 def end(herd: LocalHerd, set_name: str, *servers: PlainPostgres) -> None:

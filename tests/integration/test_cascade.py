@@ -5,21 +5,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from patience import wait_until
 
-from .cascades import (
-    Forward,
-    caught_up,
-    end,
-    forwarding,
-    gid_of,
-    schema_to_follow,
-    stopped,
-    three_servers,
-    wait,
-)
+from .cascades import Forward, end, forwarding, schema_to_follow, three_servers
 from .localherd import LocalHerd, error_of, query, settle
 from .plainpostgres import PlainPostgres
-from .test_subscriptions import EVENT_AND_PART, must, rows, state
+from .test_subscriptions import EVENT_AND_PART, caught_up, gid_of, must, rows, state, stopped
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
@@ -149,22 +140,22 @@ def test_tables_join_and_leave_the_set_of_a_whole_cascade(
     settle(herd)
     must(herd, "set", "add", name, "--tables", f"{name}.u")
     query(herd.app_dsn("n1"), f"INSERT INTO {name}.u VALUES (2)")
-    wait(
+    wait_until(
         lambda: all(state(herd, f"{name}_{hop}")["tables"] == [2, 2] for hop in "abc"),
-        lambda: must(herd, "subscriptions"),
+        told=lambda: must(herd, "subscriptions"),
     )
     query(herd.app_dsn("n2"), f"INSERT INTO {name}.u VALUES (3)")
     equal(herd, servers, name, "t", "u")
     must(herd, "set", "remove", name, "--tables", f"{name}.t")
-    wait(
+    wait_until(
         lambda: all(state(herd, f"{name}_{hop}")["tables"] == [1, 1] for hop in "abc"),
-        lambda: must(herd, "subscriptions"),
+        told=lambda: must(herd, "subscriptions"),
     )
     query(herd.app_dsn("n2"), f"INSERT INTO {name}.u VALUES (4)")
     equal(herd, servers, name, "u")
     for server in servers:
         shown = "SELECT tab FROM pgherd_subscriber.tables"
-        wait(partial(is_what, server.dsn(), shown, [(f"{name}.u",)]))
+        wait_until(partial(is_what, server.dsn(), shown, [(f"{name}.u",)]))
         query(server.dsn(user="app"), f"DELETE FROM {name}.t")  # it is free now
 
 
@@ -321,7 +312,7 @@ def test_only_neighbours_reach_each_other(
         equal(herd, servers, name)
         must(herd, "unsubscribe", f"{name}_c")
         there = "SELECT to_regclass('pgherd_subscriber.standing')"
-        wait(lambda: query(servers[2].dsn(), there) == [(None,)])
+        wait_until(lambda: query(servers[2].dsn(), there) == [(None,)])
         assert [one.end() for one in processes] == [0, 0]  # a signal is their orderly end
     query(servers[2].dsn(user="app"), f"INSERT INTO {name}.t VALUES (4000)")
 
@@ -342,7 +333,7 @@ def test_a_forwarder_keeps_what_is_needed_within_limits(
         gid = caught_up(herd, servers[2], f"{name}_c")
         query(herd.app_dsn("n1"), f"UPDATE {name}.t SET v = v")
         found = partial(query, server.dsn(), begins)
-        wait(partial(reaches, found, gid), found)
+        wait_until(partial(reaches, found, gid), told=found)
     must(herd, "subscribe", name, "--name", f"{name}_c", "--keep-bytes", "1M")
     equal(herd, servers, name)
     servers[2].stop()
@@ -352,8 +343,8 @@ def test_a_forwarder_keeps_what_is_needed_within_limits(
         for _ in range(40):
             query(herd.app_dsn("n1"), f"UPDATE {name}.t SET v = {noise}")
         caught_up(herd, servers[1], f"{name}_b")
-        wait(lambda: query(servers[1].dsn(), kept)[0][0] < (1 << 20) + (1 << 18))
-        wait(lambda: state(herd, f"{name}_c")["state"] == "unreachable")
+        wait_until(lambda: query(servers[1].dsn(), kept)[0][0] < (1 << 20) + (1 << 18))
+        wait_until(lambda: state(herd, f"{name}_c")["state"] == "unreachable")
     finally:
         servers[2].start()
     reason = stopped(herd, f"{name}_c")

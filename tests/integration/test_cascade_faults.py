@@ -15,12 +15,12 @@ from pgherd_sidecar.client.admin import AdminClient
 from pgherd_sidecar.client.stream.changelog import ChangeLog
 from pgherd_sidecar.local import herd as herds
 
-from .cascades import Forward, caught_up, end, forwarding
+from .cascades import Forward, end, forwarding
 from .ledger import Ledger, new_ledger
 from .localherd import LocalHerd, free_port_base, home, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
 from .test_subscription_faults import Looks, harm, kill_server, start_again
-from .test_subscriptions import must, state
+from .test_subscriptions import caught_up, must, state
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 HOPS = "abc"

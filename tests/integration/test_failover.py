@@ -11,11 +11,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from patience import wait_until
 
-from .cascades import caught_up, forwarding, gid_of, schema_to_follow, three_servers, wait
+from .cascades import forwarding, schema_to_follow, three_servers
 from .localherd import LocalHerd, error_of, query, settle
 from .plainpostgres import PlainPostgres
-from .test_subscriptions import must, rows, state
+from .test_subscriptions import caught_up, gid_of, must, rows, state
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -91,7 +92,7 @@ def test_the_most_advanced_takes_writes_and_the_other_is_brought_level(
     for number in (3000, 3001, 3002):
         query(herd.app_dsn("n2"), f"INSERT INTO {name}.t VALUES ({number})")
         caught_up(herd, c, f"{name}_c")
-    wait(lambda: state(herd, f"{name}_c")["state"] == "following")
+    wait_until(lambda: state(herd, f"{name}_c")["state"] == "following")
     assert rows(a.dsn(), f"{name}.t") == mine and rows(b.dsn(), f"{name}.t") == level
     assert take_over(herd, *places, "--yes") == said
 

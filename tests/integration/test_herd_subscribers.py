@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -163,20 +163,20 @@ def test_tables_that_come_later_and_copies_anew(
     must(herd, "set", "create", name, "--tables", f"{name}.a")
     must(herd, "subscribe", name, "--to", as_subscriber(follower), "--wait")
     must(herd, "set", "add", name, "--tables", f"{name}.b")
-    _until(lambda: state(herd, name)["tables"] == [2, 2])
+    wait_until(lambda: state(herd, name)["tables"] == [2, 2])
     is_same(herd, follower, f"{name}.a", f"{name}.b")
     query(herd.app_dsn("n1"), f"ALTER TABLE {name}.b ALTER COLUMN v TYPE varchar(9)")
     settle(herd)
     query(herd.app_dsn("n1"), f"INSERT INTO {name}.b VALUES (2, 'x')")
     assert "alters a table" in stopped(herd, name)
     must(herd, "subscribe", name, "--anew", "--wait")
-    _until(lambda: state(herd, name)["state"] == "following")
+    wait_until(lambda: state(herd, name)["state"] == "following")
     settle(herd)
     caught_up(herd, follower, name)
     is_same(herd, follower, f"{name}.a", f"{name}.b")
     must(herd, "set", "remove", name, "--tables", f"{name}.b")
-    _until(lambda: state(herd, name)["tables"] == [1, 1])
-    _until(lambda: not refuses(follower.app_dsn("n3"), f"INSERT INTO {name}.b VALUES (9)"))
+    wait_until(lambda: state(herd, name)["tables"] == [1, 1])
+    wait_until(lambda: not refuses(follower.app_dsn("n3"), f"INSERT INTO {name}.b VALUES (9)"))
     assert refuses(follower.app_dsn("n3"), f"INSERT INTO {name}.a VALUES (9)")
 
 
@@ -198,7 +198,9 @@ def test_a_narrower_column_list_with_many_rows_is_shown(
         "SELECT attname FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped AND attrelid ="
         f" '{name}.c'::regclass ORDER BY attnum"
     )
-    _until(lambda: query(follower.dsn("n2"), columns) == [("id",), ("v",)] or _stopped(herd, name))
+    wait_until(
+        lambda: query(follower.dsn("n2"), columns) == [("id",), ("v",)] or _stopped(herd, name)
+    )
     settle(herd)
     caught_up(herd, follower, name)
     settle(follower)
@@ -272,7 +274,7 @@ def test_the_end_of_one_subscription_leaves_the_guards_of_another(
     settle(follower)
     assert refuses(follower.app_dsn("n2"), f"INSERT INTO {name}.lost VALUES (1)")
     must(herd, "subscribe", name)
-    _until(lambda: not refuses(follower.app_dsn("n2"), f"INSERT INTO {name}.lost VALUES (1)"))
+    wait_until(lambda: not refuses(follower.app_dsn("n2"), f"INSERT INTO {name}.lost VALUES (1)"))
     assert refuses(follower.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
 
 
@@ -368,7 +370,3 @@ async def test_of_two_who_reach_different_members_one_feeds(
     finally:
         await first.close()
         await second.close()
-
-
-def _until(done: Callable[[], bool]) -> None:
-    wait_until(done)

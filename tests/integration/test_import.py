@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, LiteralString
 
@@ -129,17 +129,15 @@ class Running:
     def wait_for_its_turn(self) -> None:
         """It runs the import."""
         mine = f"process {self.process.pid} "
-        wait(lambda: mine in progress(self.herd)[1] or self.process.poll() is not None)
+        wait_until(lambda: mine in progress(self.herd)[1] or self.process.poll() is not None)
         assert self.process.poll() is None, self.process.communicate()
 
     def wait_for(self, phase: str) -> None:
         at = _PHASES.index(phase)
-        wait(lambda: self.process.poll() is not None or _PHASES.index(progress(self.herd)[0]) >= at)
+        wait_until(
+            lambda: self.process.poll() is not None or _PHASES.index(progress(self.herd)[0]) >= at
+        )
         assert self.process.poll() is None, self.process.communicate()
-
-
-def wait(condition: Callable[[], object]) -> None:
-    wait_until(condition)
 
 
 def progress(herd: LocalHerd) -> tuple[str, str]:
@@ -192,7 +190,9 @@ class TestReasons:
                 WITH (connect = false, slot_name = NONE);
             """,
         )
-        wait(lambda: query(dsn, "SELECT pg_stat_get_tuples_updated('bare'::regclass)") != [(0,)])
+        wait_until(
+            lambda: query(dsn, "SELECT pg_stat_get_tuples_updated('bare'::regclass)") != [(0,)]
+        )
         done = herd.top("import", "--from", dsn)
         assert "can't be taken over" in error_of(done)
         reasons = [line for line in done.stderr.splitlines() if line.startswith("- ")]
@@ -323,7 +323,7 @@ def test_a_difference_takes_cut_over_back_ddl_ends_it_and_abort_leaves_nothing(
     query(herd.dsn("n2"), "DELETE FROM t WHERE id = 99")
     running = Running(herd, dsn)
     running.wait_for_its_turn()
-    wait(lambda: query(herd.dsn("n1"), "SELECT v FROM t") == [("b",)])
+    wait_until(lambda: query(herd.dsn("n1"), "SELECT v FROM t") == [("b",)])
     query(dsn, "ALTER TABLE t ADD w int; INSERT INTO t VALUES (2, 'b', 3)")
     code, _, complaints = running.ended()
     assert (code, complaints.count("DDL at the source")) == (2, 1), complaints
@@ -474,7 +474,9 @@ async def test_a_transaction_that_is_too_large_comes_in_parts_each_exactly_once(
     query(dsn, "UPDATE t SET v = 1 WHERE id = 1")
     running = Running(herd, dsn)
     count = "SELECT count(*), sum(v) FROM t"
-    wait(lambda: look(herd.dsn("n1"), count) == [(60000, 1)] or running.process.poll() is not None)
+    wait_until(
+        lambda: look(herd.dsn("n1"), count) == [(60000, 1)] or running.process.poll() is not None
+    )
     assert running.process.poll() is None, running.process.communicate()
     done = herd.top("import", "abort")
     assert done.returncode == 0, done.stderr
@@ -564,7 +566,7 @@ def test_a_source_is_taken_over_under_load(herd: LocalHerd, server: PlainPostgre
     running.wait_for("follow")
     die(herd, "n1")
     position = position_on(herd, "n2")
-    wait(lambda: position_on(herd, "n2") > position or running.process.poll() is not None)
+    wait_until(lambda: position_on(herd, "n2") > position or running.process.poll() is not None)
     assert running.process.poll() is None, running.process.communicate()
     assert herd.up().returncode == 0
     query(dsn, "BEGIN; TRUNCATE shop.history; INSERT INTO shop.history VALUES (1, 'after'); COMMIT")

@@ -18,7 +18,6 @@ from patience import wait_until
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from .cascades import wait
 from .localherd import LocalHerd, error_of, free_port_base, home, pids_in, query, settle, standing
 from .plainpostgres import PlainPostgres, plain_postgres
 from .shop import dumped, fill_herd, fill_plain, repeat
@@ -293,7 +292,7 @@ def test_the_last_one_is_told_what_to_do(herd: LocalHerd) -> None:
 def test_a_superuser_does_it_by_sql(herd: LocalHerd, twin: PlainPostgres) -> None:
     herd.must("kill", "n1", "--process", "sidecar")
     ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgherd %'"
-    wait(lambda: query(herd.dsn("n1"), ours) == [(0,)])  # the server ends them by and by
+    wait_until(lambda: query(herd.dsn("n1"), ours) == [(0,)])  # the server ends them by and by
     with psycopg.connect(herd.dsn("n1")) as connection:
         connection.execute("SET default_transaction_read_only = off")
         connection.rollback()

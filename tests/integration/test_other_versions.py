@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from patience import join
+from patience import join, wait_until
 
 from .installations import OTHERS, others, program
 from .localherd import COMMAND_TIMEOUT_S, LocalHerd, free_port_base, query, settle, standing
@@ -25,7 +25,6 @@ from .test_import import (
     equal_everywhere,
     make_reader,
     nothing_is_left,
-    wait,
     what_came_besides,
 )
 
@@ -70,7 +69,7 @@ def test_a_running_source_of_another_version_is_taken_over(
     programs = programs_for(source.major, major_of(beside.dsn("n1")))
     running, writer = Running(beside, dsn, programs), Writer(dsn, 1)
     running.wait_for("follow")
-    wait(lambda: writer.done > 20 or writer.error is not None)
+    wait_until(lambda: writer.done > 20 or writer.error is not None)
     assert writer.error is None
     done = beside.top("import", "cut-over")
     assert done.returncode == 0, done.stderr

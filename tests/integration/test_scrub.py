@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,6 @@ def found(herd: LocalHerd, name: str = "n1") -> set[tuple[str, str, str, str]]:
     }
 
 
-def until(true: Callable[[], bool]) -> None:
-    wait_until(true)
-
-
 def passes(herd: LocalHerd, name: str) -> float:
     return metrics(herd, name)["pgherd_scrub_passes"]
 
@@ -74,7 +70,7 @@ async def _metrics(herd: LocalHerd, name: str) -> str:
 def another_pass(herd: LocalHerd) -> None:
     """Wait for one that has begun after this."""
     before = passes(herd, "n1")
-    until(lambda: passes(herd, "n1") >= before + 2)
+    wait_until(lambda: passes(herd, "n1") >= before + 2)
 
 
 def logged(herd: LocalHerd, name: str, event: str) -> list[dict[str, Any]]:
@@ -120,7 +116,7 @@ def test_what_differs_is_found_named_and_forgotten_when_it_is_mended(scrubbed: L
         ("index", "shapes.g_v", "", "n3"),
         ("tables", "", "shapes.alone", "n2"),
     }
-    until(lambda: all(found(scrubbed, name) == wanted for name in ("n1", "n2", "n3")))
+    wait_until(lambda: all(found(scrubbed, name) == wanted for name in ("n1", "n2", "n3")))
     said = scrubbed.must("status")
     assert "scrub: table shapes.p, key (a, 7): n2 differs from the others, at GID" in said
     assert "scrub: the tables, table shapes.alone: n2 differs from the others, at GID" in said
@@ -135,7 +131,7 @@ def test_what_differs_is_found_named_and_forgotten_when_it_is_mended(scrubbed: L
     # Another proposer knows it, too, and so does a member that has been started again.
     scrubbed.must("kill", "n1", "--process", "node")
     scrubbed.must("start", "n1")
-    until(lambda: found(scrubbed, "n1") == wanted)
+    wait_until(lambda: found(scrubbed, "n1") == wanted)
 
     have("n2", BACK_IN_ITS_LEAF)
     have("n2", "DROP TABLE shapes.alone")
@@ -143,7 +139,7 @@ def test_what_differs_is_found_named_and_forgotten_when_it_is_mended(scrubbed: L
     have("n3", "REFRESH MATERIALIZED VIEW shapes.m")
     have("n3", "REINDEX INDEX shapes.g_v")
     query(scrubbed.dsn("n1"), "REFRESH MATERIALIZED VIEW shapes.m")
-    until(lambda: not any(found(scrubbed, name) for name in ("n1", "n2", "n3")))
+    wait_until(lambda: not any(found(scrubbed, name) for name in ("n1", "n2", "n3")))
     assert logged(scrubbed, "n2", "scrub.mended")
     scrubbed.must("verify")
 
@@ -157,7 +153,7 @@ async def test_load_and_definitions_that_change_are_no_difference(scrubbed: Loca
         for number in range(8):
             await asyncio.to_thread(_change, scrubbed, number)
             await ledger.commits(50)
-        await asyncio.to_thread(until, lambda: passes(scrubbed, "n2") >= before + 2)
+        await asyncio.to_thread(wait_until, lambda: passes(scrubbed, "n2") >= before + 2)
     ledger.check()
     ledger.drop()
     for name in ("n1", "n2", "n3"):
@@ -198,7 +194,7 @@ def test_a_member_that_is_down_is_waited_for_by_nobody_and_no_snapshot_is_left(
         assert not found(scrubbed)
     finally:
         scrubbed.must("start", "n3")
-    until(lambda: scrub(scrubbed, "n1")["not_answering"] == [])
+    wait_until(lambda: scrub(scrubbed, "n1")["not_answering"] == [])
     another_pass(scrubbed)
     for name in ("n1", "n2", "n3"):
         ((age,),) = query(

@@ -14,9 +14,7 @@ from pgherd_sidecar.client.admin import AdminClient
 from pgherd_sidecar.client.stream.changelog import ChangeLog
 from pgherd_sidecar.local import herd as herds
 
-from .cascades import caught_up as hop_caught_up
-from .cascades import end as end_all
-from .cascades import forwarding, three_servers
+from .cascades import end, forwarding, three_servers
 from .localherd import LocalHerd, error_of, home, query, settle
 from .plainpostgres import PlainPostgres, forget_set
 from .test_subscriptions import caught_up, gid_of, kill_feeders, must, rows, state, stopped
@@ -420,7 +418,7 @@ def test_a_cascade_has_the_filter_and_a_failover_keeps_it(
             def equal(where: str, columns: str = "id, amount") -> None:
                 settle(herd)
                 for server, hop in hops:
-                    hop_caught_up(herd, server, hop)
+                    caught_up(herd, server, hop)
                     same(herd, server, f"{name}.item", columns, where)
 
             query(herd.app_dsn("n2"), f"UPDATE {name}.item SET region = 'EU' WHERE id < 5")
@@ -444,7 +442,7 @@ def test_a_cascade_has_the_filter_and_a_failover_keeps_it(
             assert again == kept
         query(herd.app_dsn("n3"), f"UPDATE {name}.item SET region = 'EU' WHERE id < 30")
         settle(herd)
-        hop_caught_up(herd, servers[0], f"{name}_a")
+        caught_up(herd, servers[0], f"{name}_a")
         places = ["--at", f"{name}_a={a}", "--at", f"{name}_b={b}", "--yes"]
         done = herd.without_directory("failover", *places)
         assert done.returncode == 0, done.stderr
@@ -453,4 +451,4 @@ def test_a_cascade_has_the_filter_and_a_failover_keeps_it(
             same(herd, server, f"{name}.item", "id, amount, secret", "region = 'US'")
         query(a, f"INSERT INTO {name}.item VALUES (5000)")
         assert gid_of(servers[0], f"{name}_a") == gid_of(servers[1], f"{name}_b")
-        end_all(herd, name, *servers)
+        end(herd, name, *servers)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from patience import wait_until
 
-from .cascades import caught_up as gone_on
 from .cascades import forwarding
 from .installations import OTHERS, others
 from .localherd import LocalHerd, free_port_base, query, settle
@@ -113,7 +112,7 @@ def test_a_server_of_another_version_forwards(
                 query(dsn, f"ALTER TABLE {name}.item ADD COLUMN price numeric(9, 2)")
                 query(dsn, f"INSERT INTO {name}.item (price) VALUES (1.5)")
                 settle(herd)
-                gone_on(herd, server, name)
+                caught_up(herd, server, name)
                 wait_until(
                     lambda: rows(there, f"{name}.item"),
                     lambda seen: seen == rows(dsn, f"{name}.item"),

@@ -89,25 +89,33 @@ def state(herd: LocalHerd, name: str) -> dict[str, Any]:
     return next(one for one in found if one["name"] == name)
 
 
-def gid_of(subscriber: PlainPostgres, name: str) -> int:
-    rows = query(
-        subscriber.dsn(),
-        f"SELECT gid FROM pgherd_subscriber.standing WHERE subscription = '{name}'",
-    )
-    return int(rows[0][0] or 0) if rows else 0
+def gid_of(server: PlainPostgres, subscription: str) -> int:
+    """The GID that it shows; 0 if that is nothing yet."""
+    statement = "SELECT gid FROM pgherd_subscriber.standing WHERE subscription = %s"
+    with contextlib.suppress(psycopg.errors.UndefinedTable, psycopg.OperationalError):
+        with psycopg.connect(server.dsn()) as session:
+            found = session.execute(statement, (subscription,)).fetchone()
+        return int(found[0] or 0) if found else 0
+    return 0
 
 
-def caught_up(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> int:
-    """Wait until the subscriber shows all that the herd has committed by now."""
+def caught_up(herd: LocalHerd, server: PlainPostgres, subscription: str) -> int:
+    """Wait until it shows all that the herd has committed by now; the GID of that."""
     wanted = max(query(node.dsn, "SELECT pgherd.last_gid()")[0][0] for node in herd.nodes())
-    gid = wait_until(
-        lambda: gid_of(subscriber, name), lambda gid: gid >= wanted, told=lambda: state(herd, name)
+    wait_until(
+        partial(gid_of, server, subscription),
+        lambda seen: seen >= wanted,
+        told=lambda: (wanted, must(herd, "subscriptions")),
     )
-    return gid
+    return int(wanted)
 
 
 def stopped(herd: LocalHerd, name: str) -> str:
-    found = wait_until(lambda: state(herd, name), lambda found: found["state"] == "stopped")
+    found = wait_until(
+        lambda: state(herd, name),
+        lambda found: found["state"] == "stopped",
+        told=lambda: must(herd, "subscriptions"),
+    )
     reason: str = found["reason"]
     return reason
 

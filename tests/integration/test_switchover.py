@@ -9,14 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import psycopg
 import pytest
-from patience import PATIENCE, until
+from patience import PATIENCE, until, wait_until
 from pgherd_sidecar.local import herd as herds
 from pgherd_sidecar.subscribing.failover.switchover import Switchover
 from pgherd_sidecar.subscribing.state.errors import StoppedError
 from pgherd_sidecar.subscribing.state.herd import Subscription
 from pgherd_sidecar.tables import sessions
 
-from .cascades import wait
 from .localherd import LocalHerd, drop_schemas, error_of, home, query, settle
 from .plainpostgres import PlainPostgres
 from .test_subscriptions import caught_up, must, rows, state
@@ -204,7 +203,7 @@ async def test_one_that_loses_its_session_to_what_commits_meanwhile_begins_anew(
         in_the_way.execute(f"LOCK TABLE {name}.t IN SHARE UPDATE EXCLUSIVE MODE".encode())
         words = ("switchover", name, "--to", name, "--yes")
         moving = asyncio.create_task(asyncio.to_thread(herd.top, *words))
-        await asyncio.to_thread(wait, lambda: query(herd.dsn("n1"), ends) == [(True,)])
+        await asyncio.to_thread(wait_until, lambda: query(herd.dsn("n1"), ends) == [(True,)])
     done = await moving
     assert "takes writes" in done.stdout, done.stderr
     assert "terminating connection due to administrator command; once more" in done.stderr
@@ -318,7 +317,7 @@ def test_what_can_not_move_is_refused(
     error = error_of(herd.top("switchover", name, "--to", name, "--yes"))
     assert "lacks the rest" in error
     must(herd, "set", "alter", name, "--table", f"{name}.t")
-    wait(lambda: state(herd, name)["state"] == "following")
+    wait_until(lambda: state(herd, name)["state"] == "following")
     query(subscriber.dsn(), "UPDATE pgherd_subscriber.standing SET revision = revision + 1000000")
     # Nobody feeds it by an order any more, so it does not come to the GID of the lock.
     error = error_of(herd.top("switchover", name, "--to", name, "--yes", "--timeout", "5"))
@@ -362,7 +361,7 @@ def test_a_table_that_is_written_by_the_name_of_its_parent_does_not_move(
     query(there, f"{base}; CREATE TABLE {name}.child () INHERITS ({name}.base)")
     settle(herd)
     must(herd, "set", "add", name, "--tables", f"{name}.child")
-    wait(lambda: rows(there, f"{name}.child") == [("(1,a)",)])
+    wait_until(lambda: rows(there, f"{name}.child") == [("(1,a)",)])
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         query(there, f"UPDATE {name}.base SET v = 'x'")
     query(dsn, f"UPDATE {name}.base SET v = 'b'")

@@ -5,7 +5,7 @@ import operator
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,6 @@ class Load(threading.Thread):
     def finish(self) -> None:
         self._stop_asked.set()
         self.join()
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for what the sidecars do within seconds by themselves."""
-    wait_until(condition)
 
 
 def status(herd: LocalHerd, name: str) -> dict[str, Any]:
@@ -142,14 +137,14 @@ def test_a_herd_under_load_takes_new_certificates_and_another_authority(
                 for name in NAMES:
                     trusted = old + new if step == "trust both" else new
                     write(tls_herd, tls_herd.directory / name / "tls", ca_crt=trusted)
-            until(lambda: all(map(operator.gt, renewals(tls_herd), before)))  # noqa: B023
+            wait_until(lambda: all(map(operator.gt, renewals(tls_herd), before)))  # noqa: B023
             for load in loads:
                 load.reaches(20)
     finally:
         for load in loads:
             load.finish()
     assert [load.error for load in loads] == [None] * 3
-    until(lambda: all(status(tls_herd, name)["links_up"] == 2 for name in NAMES))
+    wait_until(lambda: all(status(tls_herd, name)["links_up"] == 2 for name in NAMES))
     assert all(status(tls_herd, name)["links_dialled"] > 2 for name in NAMES)
     tls_herd.must("verify")
     with psycopg.connect(members[1]["app_dsn"], autocommit=True) as connection:
@@ -165,7 +160,7 @@ def test_up_renews_what_would_end_soon(tls_herd: LocalHerd) -> None:
             (tls_herd.directory / name / "tls" / "tls.crt").read_bytes()
         )
         assert found.not_valid_after_utc > NOW + timedelta(days=390)
-    until(lambda: all(status(tls_herd, name)["links_up"] == 2 for name in NAMES))
+    wait_until(lambda: all(status(tls_herd, name)["links_up"] == 2 for name in NAMES))
 
 
 @pytest.mark.long
