@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -310,6 +311,24 @@ def pids_in(directory: Path) -> list[int]:
             ):
                 pids.append(int(process.name))
     return pids
+
+
+def sidecar_pid(herd: LocalHerd, node: str) -> int:
+    """The process of a node's sidecar."""
+    return int((home(herd) / node / "sidecar.pid").read_text().split()[0])
+
+
+@contextlib.contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """SIGSTOP for as long as the block lasts."""
+    assert pids
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def works_in(process: Path, directory: Path) -> bool:

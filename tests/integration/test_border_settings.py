@@ -6,16 +6,13 @@ kind and executes commands that compute; then all members are compared.
 
 import asyncio
 import contextlib
-import os
-import signal
-from collections.abc import Iterator
 
 import psycopg
 import pytest
 from pgherd_sidecar.pg import settings, trusted
 from psycopg import sql
 
-from .localherd import LocalHerd, home, query
+from .localherd import LocalHerd, query, sidecar_pid, stopped
 from .members import (
     Connection,
     assert_same_schema,
@@ -259,7 +256,7 @@ async def test_a_cancelled_commit_is_no_abort_where_errors_end_the_session(
     await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
     await caught_up(connections)
     await run(connections[0], "SET exit_on_error = on")
-    with stopped(herd, "n2", "n3"):
+    with stopped(sidecar_pid(herd, "n2"), sidecar_pid(herd, "n3")):
         await run(connections[0], "BEGIN; INSERT INTO t VALUES (1)")
         committing = asyncio.create_task(run(connections[0], "COMMIT"))
         await asyncio.sleep(1)
@@ -291,19 +288,6 @@ async def test_a_view_is_not_filled_by_chance(connections: list[Connection], sch
         assert error.sqlstate == "0A000"
         assert "gin_fuzzy_search_limit" in str(error)
     assert await same_everywhere(connections, "SELECT n FROM v") == [(9000,)]
-
-
-@contextlib.contextmanager
-def stopped(herd: LocalHerd, *names: str) -> Iterator[None]:
-    """The sidecars of some members stand still for as long as the block lasts."""
-    pids = [int((home(herd) / name / "sidecar.pid").read_text().split()[0]) for name in names]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 #: What the owner of a database may set for its sessions, ours included.

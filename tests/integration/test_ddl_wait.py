@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -14,7 +12,7 @@ from patience import join, wait_until
 from pgherd_sidecar.client.admin import AdminClient
 from pgherd_sidecar.local.herd import load
 
-from .localherd import LocalHerd, home
+from .localherd import LocalHerd, home, stopped
 from .nodes import Connection, Nodes, once, run
 
 LATE = "committed, and perhaps not visible yet on "
@@ -41,13 +39,8 @@ def applying_nothing(nodes: Nodes, number: int) -> Iterator[None]:
         nodes.admin[number],
         "SELECT pid FROM pg_stat_activity WHERE application_name IN ('pgherd apply', 'pgherd ddl')",
     )
-    for (pid,) in writers:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with stopped(*(pid for (pid,) in writers)):
         yield
-    finally:
-        for (pid,) in writers:
-            os.kill(pid, signal.SIGCONT)
 
 
 def test_the_next_session_anywhere_finds_what_was_made(nodes: Nodes) -> None:

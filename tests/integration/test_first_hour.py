@@ -1,7 +1,6 @@
 """What a newcomer meets first: psql without a password, one screen, reads of one's own writes."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ import psycopg
 import pytest
 from patience import join
 
-from .localherd import LocalHerd, error_of, home, query
+from .localherd import LocalHerd, error_of, home, query, sidecar_pid, stopped
 from .nodes import Connection, Nodes, nodes_of, run
 
 LAST = "SELECT pgherd.last_commit_gid()"
@@ -41,12 +40,8 @@ def stopped_sidecar(herd: LocalHerd) -> Iterator[int]:
     members = herd.members()
     proposer = herd.summary()["proposer"]
     number = next(n for n, one in enumerate(members) if n > 0 and one["name"] != proposer)
-    pid = int((home(herd) / members[number]["name"] / "sidecar.pid").read_text().split()[0])
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with stopped(sidecar_pid(herd, members[number]["name"])):
         yield number
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 class TestLastCommit:

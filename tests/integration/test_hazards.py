@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import itertools
-import os
 import random
-import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import psycopg
@@ -14,7 +12,7 @@ import pytest
 from patience import in_time
 
 from .ledger import create_everywhere
-from .localherd import LocalHerd, command_line, home, pids_in, query
+from .localherd import LocalHerd, home, query, sidecar_pid, stopped
 
 Connection = psycopg.AsyncConnection[Any]
 
@@ -72,26 +70,6 @@ def schema(mortal: LocalHerd) -> str:
     return name
 
 
-def sidecars(herd: LocalHerd, node: str) -> list[int]:
-    """The processes of a node's sidecar."""
-    return [
-        pid for pid in pids_in(herd.directory / node) if "pgherd_sidecar.agent" in command_line(pid)
-    ]
-
-
-@contextlib.contextmanager
-def stopped(pids: list[int]) -> Iterator[None]:
-    """SIGSTOP for as long as the block lasts."""
-    assert pids
-    try:
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-
-
 @contextlib.asynccontextmanager
 async def connected(dsn: str) -> AsyncIterator[Connection]:
     """A connection to a server that may still be starting."""
@@ -123,7 +101,7 @@ async def test_h19_no_token_names_two_transactions_when_xids_come_again_after_a_
     member = mortal.member("n2")
     query(member["dsn"], "ALTER SYSTEM SET wal_writer_delay = '10s'")
     query(member["dsn"], "SELECT pg_reload_conf()")
-    with stopped(sidecars(mortal, "n2")):
+    with stopped(sidecar_pid(mortal, "n2")):
         async with connected(member["app_dsn"]) as connection:
             given = await tokens(connection, 300)
         assert len(given) == 300

@@ -5,17 +5,14 @@ committed transaction must have its row in the commit chain, and no node may hav
 """
 
 import contextlib
-import os
-import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 from patience import wait_until
 
-from .localherd import NATIVE, LocalHerd, pids_in
+from .localherd import NATIVE, LocalHerd, sidecar_pid, stopped
 from .nodes import Connection, Nodes, nodes_of, run, sql_cases, sql_file
 
 ENDINGS = sql_cases("hook_endings")
@@ -256,13 +253,10 @@ def test_a_cancel_while_another_is_dealt_with_does_not_read_as_an_abort(
 @contextlib.contextmanager
 def stopped_sidecar(herd: LocalHerd, node: str) -> Iterator[None]:
     """SIGSTOP for as long as the block lasts."""
-    processes = [Path(f"/proc/{pid}") for pid in pids_in(herd.directory / node)]
-    [sidecar] = [p for p in processes if b"pgherd_sidecar.agent" in (p / "cmdline").read_bytes()]
-    os.kill(int(sidecar.name), signal.SIGSTOP)
     try:
-        yield
+        with stopped(sidecar_pid(herd, node)):
+            yield
     finally:
-        os.kill(int(sidecar.name), signal.SIGCONT)
         # An election, if it was the proposer.
         wait_until(herd.members, lambda seen: {one["state"] for one in seen} == {"primary"})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from .ledger import new_ledger
-from .localherd import LocalHerd, query
+from .localherd import LocalHerd, query, sidecar_pid
 
 NODES = ["n1", "n2", "n3"]
 ROWS = 1_000_000
@@ -16,9 +16,7 @@ MEMORY_KB = 400 << 10
 
 def peak_memory_kb(herd: LocalHerd, node: str) -> int:
     """The most memory that a node's sidecar has had so far."""
-    found = re.search(r"\d+", (herd.directory / node / "sidecar.pid").read_text())
-    assert found is not None
-    status = Path("/proc", found[0], "status").read_text()
+    status = Path(f"/proc/{sidecar_pid(herd, node)}/status").read_text()
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
     return int(peak)
 
