@@ -44,8 +44,8 @@ async def until_told(admin: AdminClient, told: tuple[str, ...]) -> None:
     await wait_until_async(admin.status, lambda seen: seen.capture_off == told)
 
 
-async def metrics(herd: LocalHerd) -> str:
-    connector = aiohttp.UnixConnector(str(load(home(herd)).node("n3").admin_socket))
+async def metrics(herd: LocalHerd, name: str = "n3") -> str:
+    connector = aiohttp.UnixConnector(str(load(home(herd)).node(name).admin_socket))
     async with (
         aiohttp.ClientSession(connector=connector) as session,
         session.get("http://sidecar/metrics") as response,

@@ -137,12 +137,15 @@ class TestWaitFor:
         assert found
         assert run(reader, "SELECT * FROM t") == [(1, 7)]
 
-    def test_a_statement_that_follows_in_a_transaction_sees_it(self, nodes: Nodes) -> None:
+    @pytest.mark.parametrize("call", ["wait_for({})", "strong()"])
+    def test_a_statement_that_follows_in_a_transaction_sees_it(
+        self, nodes: Nodes, call: str
+    ) -> None:
         writer, reader = nodes.connect(0), nodes.connect(1)
         run(reader, "BEGIN")
         run(reader, "SELECT count(*) FROM t")
         run(writer, "INSERT INTO t VALUES (1, 0)")
-        run(reader, f"SELECT pgherd.wait_for({gid_of(writer)})")
+        run(reader, f"SELECT pgherd.{call.format(gid_of(writer))}")
         assert run(reader, "SELECT count(*) FROM t") == [(1,)]
         run(reader, "COMMIT")
 
@@ -165,9 +168,10 @@ class TestWaitFor:
             [(seen,)] = run(session, f"SELECT pgherd.wait_for({gid}, '0')")
             assert seen >= 0
 
-    def test_a_timeout_is_not_negative(self, nodes: Nodes) -> None:
+    @pytest.mark.parametrize("call", ["wait_for(1, '-1 s')", "strong('-1 s')"])
+    def test_a_timeout_is_not_negative(self, nodes: Nodes, call: str) -> None:
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="cannot be negative"):
-            run(nodes.app[0], "SELECT pgherd.wait_for(1, '-1 s')")
+            run(nodes.app[0], f"SELECT pgherd.{call}")
 
     def test_anybody_may_ask(self, nodes: Nodes) -> None:
         session = nodes.connect(0, admin=True)
@@ -181,7 +185,9 @@ class TestWaitFor:
     def test_the_users_checks_of_functions_find_nothing(self, nodes: Nodes, check: str) -> None:
         session = nodes.connect(0)
         run(session, f"SET plpgsql.extra_errors = '{check}'")
-        run(session, "SELECT pgherd.wait_for(1)")
+        for call in ("wait_for(1)", "strong()", "fresh()"):
+            run(session, f"SELECT pgherd.{call}")
+        run(session, "CALL pgherd.begin_strong()")
 
 
 def lose(loser: Connection, winner: Connection) -> None:

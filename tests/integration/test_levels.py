@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import random
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -26,20 +25,14 @@ from workloads.bodies import Workload
 from workloads.client import Attempt, Body, run_once
 
 from .localherd import LocalHerd, query
-from .nodes import Nodes, nodes_of, once, run
-from .test_first_hour import gid_of, stopped_sidecar
+from .nodes import Nodes, once, run
+from .test_first_hour import gid_of, nodes, stopped_sidecar
 from .test_histories import NODES, Run, assert_good
 from .test_partitions import until_component
 
+__all__ = ["nodes"]
+
 STRONG = "SELECT pgherd.strong()"
-
-
-@pytest.fixture
-def nodes(herd: LocalHerd) -> Iterator[Nodes]:
-    with nodes_of(herd) as nodes:
-        nodes.create("CREATE TABLE t (id int PRIMARY KEY, v int)")
-        nodes.settle()
-        yield nodes
 
 
 class TestStrong:
@@ -69,15 +62,6 @@ class TestStrong:
             despite=(psycopg.errors.ReadOnlySqlTransaction,),
         )
         assert nodes.equal_rows("t") == ["(1,0)"]
-
-    def test_statements_that_follow_in_a_transaction_see_it(self, nodes: Nodes) -> None:
-        writer, reader = nodes.connect(0), nodes.connect(1)
-        run(reader, "BEGIN")
-        run(reader, "SELECT count(*) FROM t")
-        run(writer, "INSERT INTO t VALUES (1, 0)")
-        run(reader, STRONG)
-        assert run(reader, "SELECT count(*) FROM t") == [(1,)]
-        run(reader, "COMMIT")
 
     @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
     def test_a_transaction_of_one_snapshot_says_so_before(self, nodes: Nodes, level: str) -> None:
@@ -124,11 +108,6 @@ class TestStrong:
         [(after,)] = run(reader, STRONG)
         assert after == before
 
-    @pytest.mark.parametrize("timeout", ["-1 s"])
-    def test_a_timeout_is_not_negative(self, nodes: Nodes, timeout: str) -> None:
-        with pytest.raises(psycopg.errors.InvalidParameterValue, match="cannot be negative"):
-            run(nodes.connect(0), f"SELECT pgherd.strong('{timeout}')")
-
     def test_a_timeout_that_passes_is_called_so(self, nodes: Nodes) -> None:
         reader = nodes.connect(1)
         for timeout_ms in range(6):
@@ -147,14 +126,6 @@ class TestStrong:
         assert run(session, STRONG)
         assert run(session, "SELECT pgherd.fresh()")
         run(session, "COMMIT")
-
-    @pytest.mark.parametrize("check", ["all", "shadowed_variables"])
-    def test_the_users_checks_of_functions_find_nothing(self, nodes: Nodes, check: str) -> None:
-        session = nodes.connect(0)
-        run(session, f"SET plpgsql.extra_errors = '{check}'")
-        run(session, STRONG)
-        run(session, "SELECT pgherd.fresh()")
-        run(session, "CALL pgherd.begin_strong()")
 
 
 class TestLevels:

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import psycopg
 import pytest
 from patience import wait_until
-from pgherd_sidecar.local.herd import load
 
 from .ledger import Ledger
 from .localherd import LocalHerd, free_port_base, home, query, settle, standing
+from .test_capture_off import metrics as page_of
 from .test_verify_herd import (
     BACK_IN_ITS_LEAF,
     GENERATED_BY_HAND,
@@ -53,18 +52,9 @@ def passes(herd: LocalHerd, name: str) -> float:
 
 
 def metrics(herd: LocalHerd, name: str) -> dict[str, float]:
-    text = asyncio.run(_metrics(herd, name))
+    text = asyncio.run(page_of(herd, name))
     lines = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     return {key.split("{")[0]: float(value) for key, value in lines}
-
-
-async def _metrics(herd: LocalHerd, name: str) -> str:
-    connector = aiohttp.UnixConnector(str(load(home(herd)).node(name).admin_socket))
-    async with (
-        aiohttp.ClientSession(connector=connector) as session,
-        session.get("http://sidecar/metrics") as response,
-    ):
-        return await response.text()
 
 
 def another_pass(herd: LocalHerd) -> None:
