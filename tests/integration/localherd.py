@@ -291,6 +291,17 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
     return errors[0]
 
 
+def refuses_to(dsn: str, statement: str) -> bool:
+    """Is it refused since no writes are taken there? What is done is taken back."""
+    with psycopg.connect(dsn) as session:
+        try:
+            session.execute(statement.encode())
+        except psycopg.errors.ReadOnlySqlTransaction:
+            return True
+        session.rollback()
+    return False
+
+
 def command_line(pid: int) -> str:
     """The words of a process, with blanks between them; none if it has ended."""
     try:

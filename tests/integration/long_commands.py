@@ -35,10 +35,12 @@ async def another(connection: Connection, schema: str) -> AsyncIterator[Connecti
 
 
 @contextlib.asynccontextmanager
-async def held_up(connection: Connection, schema: str) -> AsyncIterator[Connection]:
-    """A transaction that has written the table: nobody's work on that node ends before it."""
+async def held_up(
+    connection: Connection, schema: str, by: str = "BEGIN; UPDATE t SET x = 0 WHERE id = 1"
+) -> AsyncIterator[Connection]:
+    """A transaction, by default one that has written: nobody's work there ends before it."""
     async with another(connection, schema) as holder:
-        await run(holder, "BEGIN; UPDATE t SET x = 0 WHERE id = 1")
+        await run(holder, by)
         try:
             yield holder
         finally:

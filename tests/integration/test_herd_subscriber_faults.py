@@ -17,8 +17,7 @@ from patience import wait_until
 
 from .herds import as_subscriber, caught_up
 from .ledger import Ledger
-from .localherd import LocalHerd, error_of, free_port_base, query, settle, standing
-from .test_herd_subscribers import refuses
+from .localherd import LocalHerd, error_of, free_port_base, query, refuses_to, settle, standing
 from .test_subscription_faults import Looks, ledger, require_prefixes
 from .test_subscriptions import end, kill_feeders, must, state
 
@@ -127,7 +126,7 @@ def test_an_end_that_the_subscriber_can_not_take_changes_nothing_and_is_repeated
     must(herd, "set", "drop", name)
     settle(follower)
     for node in follower.nodes():
-        assert not refuses(node.app_dsn, f"DELETE FROM {name}.t"), node.name
+        assert not refuses_to(node.app_dsn, f"DELETE FROM {name}.t"), node.name
     for one in (herd, follower):
         settle(one)
         query(one.dsn("n1"), f"DROP SCHEMA {name} CASCADE")
@@ -150,11 +149,11 @@ def test_an_end_in_which_a_feeder_hangs_is_repeated(herd: LocalHerd, follower: L
         ended.kill()
         ended.wait()
     assert "repeat `pgherd unsubscribe`" in state(herd, name)["reason"]
-    assert refuses(follower.app_dsn("n2"), f"DELETE FROM {name}.t")
+    assert refuses_to(follower.app_dsn("n2"), f"DELETE FROM {name}.t")
     end(herd, name)
     must(herd, "set", "drop", name)
     settle(follower)
-    assert not refuses(follower.app_dsn("n2"), f"DELETE FROM {name}.t")
+    assert not refuses_to(follower.app_dsn("n2"), f"DELETE FROM {name}.t")
     for one in (herd, follower):
         settle(one)
         query(one.dsn("n1"), f"DROP SCHEMA {name} CASCADE")

@@ -17,7 +17,16 @@ from pgherd_sidecar.subscribing.state.subscriber import Subscriber
 from psycopg.rows import dict_row
 
 from .herds import as_subscriber, caught_up
-from .localherd import LocalHerd, drop_schemas, error_of, free_port_base, query, settle, standing
+from .localherd import (
+    LocalHerd,
+    drop_schemas,
+    error_of,
+    free_port_base,
+    query,
+    refuses_to,
+    settle,
+    standing,
+)
 from .test_subscriptions import EVENT_AND_PART, end, must, rows, state, stopped
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
@@ -60,16 +69,6 @@ def is_same(herd: LocalHerd, follower: LocalHerd, *tables: str) -> None:
             assert rows(node.dsn, table) == rows(herd.dsn("n1"), table), (node.name, table)
 
 
-def refuses(dsn: str, statement: str) -> bool:
-    with psycopg.connect(dsn) as session:
-        try:
-            session.execute(statement.encode())
-        except psycopg.errors.ReadOnlySqlTransaction:
-            return True
-        session.rollback()
-    return False
-
-
 def test_all_members_of_a_herd_follow(herd: LocalHerd, follower: LocalHerd, name: str) -> None:
     query(
         herd.app_dsn("n1"),
@@ -94,7 +93,7 @@ def test_all_members_of_a_herd_follow(herd: LocalHerd, follower: LocalHerd, name
     is_same(herd, follower, *tables)
     assert state(herd, name)["state"] == "following"
     for node in follower.nodes():
-        assert refuses(node.app_dsn, f"DELETE FROM {name}.event"), node.name
+        assert refuses_to(node.app_dsn, f"DELETE FROM {name}.event"), node.name
     query(herd.app_dsn("n1"), f"TRUNCATE {name}.event")
     settle(herd)
     caught_up(herd, follower, name)
@@ -102,7 +101,7 @@ def test_all_members_of_a_herd_follow(herd: LocalHerd, follower: LocalHerd, name
     end(herd, name)
     settle(follower)
     for node in follower.nodes():
-        assert not refuses(node.app_dsn, f"DELETE FROM {name}.event"), node.name
+        assert not refuses_to(node.app_dsn, f"DELETE FROM {name}.event"), node.name
         assert query(node.dsn, "SELECT to_regnamespace('pgherd_subscriber')") == [(None,)]
 
 
@@ -148,7 +147,7 @@ def test_tables_that_are_there_are_used(herd: LocalHerd, follower: LocalHerd, na
     for node in follower.nodes():
         wanted = query(herd.dsn("n1"), columns.format("other"))
         assert query(node.dsn, columns.format("other")) == wanted
-        assert refuses(node.app_dsn, f"DELETE FROM {name}.same"), node.name
+        assert refuses_to(node.app_dsn, f"DELETE FROM {name}.same"), node.name
 
 
 def test_tables_that_come_later_and_copies_anew(
@@ -176,8 +175,8 @@ def test_tables_that_come_later_and_copies_anew(
     is_same(herd, follower, f"{name}.a", f"{name}.b")
     must(herd, "set", "remove", name, "--tables", f"{name}.b")
     wait_until(lambda: state(herd, name)["tables"] == [1, 1])
-    wait_until(lambda: not refuses(follower.app_dsn("n3"), f"INSERT INTO {name}.b VALUES (9)"))
-    assert refuses(follower.app_dsn("n3"), f"INSERT INTO {name}.a VALUES (9)")
+    wait_until(lambda: not refuses_to(follower.app_dsn("n3"), f"INSERT INTO {name}.b VALUES (9)"))
+    assert refuses_to(follower.app_dsn("n3"), f"INSERT INTO {name}.a VALUES (9)")
 
 
 def test_a_narrower_column_list_with_many_rows_is_shown(
@@ -207,7 +206,7 @@ def test_a_narrower_column_list_with_many_rows_is_shown(
     wanted = query(herd.dsn("n1"), f"SELECT id, v FROM {name}.c WHERE id % 2 = 1 ORDER BY 1")
     for node in follower.nodes():
         assert query(node.dsn, f"SELECT * FROM {name}.c ORDER BY 1") == wanted, node.name
-        assert refuses(node.app_dsn, f"DELETE FROM {name}.c"), node.name
+        assert refuses_to(node.app_dsn, f"DELETE FROM {name}.c"), node.name
 
 
 def _stopped(herd: LocalHerd, name: str) -> bool:
@@ -234,7 +233,7 @@ def test_what_a_herd_can_not_follow_is_refused(
     assert "this very herd" in stopped(herd, name)
     must(herd, "unsubscribe", name, "--herd-only")
     settle(herd)
-    assert not refuses(herd.app_dsn("n3"), f"DELETE FROM {name}.t")
+    assert not refuses_to(herd.app_dsn("n3"), f"DELETE FROM {name}.t")
     local = f"CREATE SCHEMA {name}; GRANT USAGE ON SCHEMA {name} TO PUBLIC"
     local += f"; CREATE TABLE {name}.t (id int)"
     query(follower.dsn("n1"), f"{local}; SELECT pgherd.set_local('{name}.t')")
@@ -264,7 +263,7 @@ def test_the_end_of_one_subscription_leaves_the_guards_of_another(
     end(herd, other)
     must(herd, "set", "drop", other)
     settle(follower)
-    assert refuses(follower.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
+    assert refuses_to(follower.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
     # A feeder made a place and died, and the set has lost the table meanwhile.
     query(
         follower.app_dsn("n1"),
@@ -272,10 +271,12 @@ def test_the_end_of_one_subscription_leaves_the_guards_of_another(
         f" {name}.lost EXECUTE FUNCTION pgherd_subscriber.refuse('{name}')",
     )
     settle(follower)
-    assert refuses(follower.app_dsn("n2"), f"INSERT INTO {name}.lost VALUES (1)")
+    assert refuses_to(follower.app_dsn("n2"), f"INSERT INTO {name}.lost VALUES (1)")
     must(herd, "subscribe", name)
-    wait_until(lambda: not refuses(follower.app_dsn("n2"), f"INSERT INTO {name}.lost VALUES (1)"))
-    assert refuses(follower.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
+    wait_until(
+        lambda: not refuses_to(follower.app_dsn("n2"), f"INSERT INTO {name}.lost VALUES (1)")
+    )
+    assert refuses_to(follower.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
 
 
 async def test_a_place_that_was_guarded_is_of_one_subscription_only(
@@ -303,7 +304,7 @@ async def test_a_place_that_was_guarded_is_of_one_subscription_only(
             await second.placing.require_free([tab])
         await second.leave()
         settle(follower)
-        assert refuses(follower.app_dsn("n2"), f"INSERT INTO {tab} VALUES (1)")
+        assert refuses_to(follower.app_dsn("n2"), f"INSERT INTO {tab} VALUES (1)")
         third = await _feeder(follower, f"{name}_c", "n1")
         feeders.append(third)
         assert await third.lock()
@@ -313,7 +314,7 @@ async def test_a_place_that_was_guarded_is_of_one_subscription_only(
         feeders.append(await _feeder(follower, f"{name}_a", "n2"))
         await feeders[-1].leave()
         settle(follower)
-        assert not refuses(follower.app_dsn("n2"), f"INSERT INTO {tab} VALUES (1)")
+        assert not refuses_to(follower.app_dsn("n2"), f"INSERT INTO {tab} VALUES (1)")
         await third.leave()
     finally:
         for one in feeders:

@@ -16,7 +16,7 @@ from pgherd_sidecar.subscribing.state.errors import StoppedError
 from pgherd_sidecar.subscribing.state.herd import Subscription
 from pgherd_sidecar.tables import sessions
 
-from .localherd import LocalHerd, drop_schemas, error_of, home, query, settle
+from .localherd import LocalHerd, drop_schemas, error_of, home, query, refuses_to, settle
 from .plainpostgres import PlainPostgres
 from .test_subscriptions import caught_up, must, rows, state
 
@@ -50,13 +50,7 @@ def name(herd: LocalHerd, subscriber: PlainPostgres) -> Iterator[str]:
 
 def refuses(dsn: str, name: str, table: str = "t") -> bool:
     """Does it take no writes to a set's table? What it takes is taken back."""
-    with psycopg.connect(dsn) as session:
-        try:
-            session.execute(f"INSERT INTO {name}.{table} (id) VALUES (-1)".encode())
-        except psycopg.errors.ReadOnlySqlTransaction:
-            return True
-        session.rollback()
-    return False
+    return refuses_to(dsn, f"INSERT INTO {name}.{table} (id) VALUES (-1)")
 
 
 def has_moved(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 
 import psycopg
 import pytest
 from patience import in_time
 
-from .long_commands import INDEX, UNDER_WAY, another, until, waiting
+from .long_commands import INDEX, UNDER_WAY, another, held_up, until, waiting
 from .members import (
     Connection,
     assert_same_schema,
@@ -26,16 +27,22 @@ __all__ = ["table"]
 _BUILD = "CREATE UNIQUE INDEX CONCURRENTLY i ON t (y)"
 
 
-@contextlib.asynccontextmanager
-async def reading(connection: Connection, schema: str) -> AsyncIterator[Connection]:
+def reading(connection: Connection, schema: str) -> AbstractAsyncContextManager[Connection]:
     """A snapshot that is held: no build on that node ends before it, and writers go on there."""
-    async with another(connection, schema) as holder:
-        await run(holder, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t")
-        try:
-            yield holder
-        finally:
-            with contextlib.suppress(psycopg.Error):  # it has given way
-                await run(holder, "ROLLBACK")
+    return held_up(
+        connection, schema, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t"
+    )
+
+
+async def lost(connections: list[Connection]) -> list[psycopg.Error]:
+    """Commit on these at once; the errors of those that lose, which are rolled back."""
+    outcomes = await asyncio.gather(
+        *(run(one, "COMMIT") for one in connections), return_exceptions=True
+    )
+    for connection in connections:
+        with contextlib.suppress(psycopg.Error):
+            await run(connection, "ROLLBACK")
+    return [one for one in outcomes if isinstance(one, psycopg.Error)]
 
 
 @contextlib.asynccontextmanager
@@ -77,14 +84,7 @@ async def test_index_is_built_on_all_members_and_is_unique_between_them(
         await run(connection, "BEGIN")
     for place, connection in enumerate(connections[:2]):
         await run(connection, f"INSERT INTO t VALUES ({3000 + place}, 1, 'new')")
-    outcomes = await asyncio.gather(
-        *(run(one, "COMMIT") for one in connections[:2]), return_exceptions=True
-    )
-    lost = [one for one in outcomes if isinstance(one, psycopg.Error)]
-    assert len(lost) == 1
-    for connection in connections[:2]:
-        with contextlib.suppress(psycopg.Error):
-            await run(connection, "ROLLBACK")
+    assert len(await lost(connections[:2])) == 1
     assert len(await same_everywhere(admins, "SELECT id FROM t WHERE y = 'new'")) == 1
 
 
@@ -129,13 +129,7 @@ async def test_writers_go_on_and_exclude_each_other_while_one_member_builds(
             await caught_up(connections)
         await run(connections[1], "BEGIN; INSERT INTO t VALUES (4000, 0, 'both')")
         await run(connections[2], "BEGIN; INSERT INTO t VALUES (4001, 0, 'both')")
-        outcomes = await asyncio.gather(
-            *(run(one, "COMMIT") for one in connections[1:]), return_exceptions=True
-        )
-        assert len([one for one in outcomes if isinstance(one, psycopg.Error)]) == 1
-        for connection in connections[1:]:
-            with contextlib.suppress(psycopg.Error):
-                await run(connection, "ROLLBACK")
+        assert len(await lost(connections[1:])) == 1
         assert not build.done()
         await run(holder, "COMMIT")
         async with in_time():
@@ -306,11 +300,7 @@ async def test_an_expression_of_one_partition_excludes_writers_alike_while_it_is
             async with in_time():
                 await build
     await run(connections[0], "BEGIN; INSERT INTO p VALUES (3, 'n', '77')")
-    outcomes = await asyncio.gather(
-        *(run(one, "COMMIT") for one in connections[:2]), return_exceptions=True
-    )
-    lost = [one for one in outcomes if isinstance(one, psycopg.Error)]
-    assert [one.sqlstate for one in lost] == ["40001"]
+    assert [one.sqlstate for one in await lost(connections[:2])] == ["40001"]
     assert len(await same_everywhere(admins, "SELECT id FROM p WHERE kind = 'n'")) == 1
 
 
