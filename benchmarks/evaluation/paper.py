@@ -6,11 +6,6 @@ number or an order that the text states. What figures 5, 6 and 7 show beyond tha
 
 from dataclasses import dataclass
 
-MACHINES = (
-    "a cluster of PCs, one server on each (2.66 GHz Pentium 4, 512 MB), RedHat Linux, "
-    "PostgreSQL 7.2 and Spread; at least 20,000 transactions for each point"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -24,11 +19,7 @@ class Claim:
     words: str
 
 
-OVERHEAD_MS = 5.5
 CROSSOVER_TPS = 40
-HERD_ABORTS = (0.01, 0.015)
-PLAIN_ABORTS = ((20, 0.002), (120, 0.07))
-TPCW_ABORTS = 0.01
 
 CLAIMS = (
     Claim("tpcw", "plain-slowest", "6.1, figures 5 and 6",
