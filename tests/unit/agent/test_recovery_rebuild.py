@@ -231,6 +231,14 @@ class World:
         self.pauses += 1
 
 
+class Slow(World):
+    """A partner writes its checkpoint while a joiner waits for one."""
+
+    async def pause(self, seconds: float) -> None:
+        await super().pause(seconds)
+        self.checkpoint = STATE
+
+
 def config_in(directory: Path) -> tuple[NodeConfig, RecoverySettings]:
     recovery = RecoverySettings(
         automatic=True,
@@ -270,6 +278,13 @@ async def finished(rebuild: Rebuild) -> bool:
     caught_up.set()
     await rebuild.escort(caught_up)
     return True
+
+
+async def rebuilt(directory: Path, world: World, snapshot: Path | None = None) -> bool:
+    """Begin one and do all of it, as a sidecar that has just been started."""
+    rebuild = sidecar(directory, world, snapshot)
+    rebuild.begin("it can not go on")
+    return await finished(rebuild)
 
 
 def assert_rebuilt(directory: Path, world: World) -> None:
@@ -379,22 +394,13 @@ async def test_a_server_that_hashes_keys_otherwise_is_refused_at_once(tmp_path: 
 
 async def test_a_snapshot_is_for_joining_only(tmp_path: Path) -> None:
     world = World(refusal="it is old")
-    rebuild = sidecar(tmp_path, world, Path("/carried"))
-    rebuild.begin("it has diverged")
-    assert await finished(rebuild)
+    assert await rebuilt(tmp_path, world, Path("/carried"))
     assert_rebuilt(tmp_path, world)
 
 
 async def test_a_new_member_waits_for_a_checkpoint_though_the_log_is_whole(tmp_path: Path) -> None:
-    class Slow(World):
-        async def pause(self, seconds: float) -> None:
-            await super().pause(seconds)
-            self.checkpoint = STATE
-
     world = Slow("lost", joins=True, log_end=0, checkpoint=None)
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it joins the herd")
-    assert await finished(rebuild)
+    assert await rebuilt(tmp_path, world)
     assert world.pauses == 1
     assert world.log_base == 60
 
@@ -403,9 +409,7 @@ async def test_a_log_that_ends_beyond_what_others_need_begins_where_the_checkpoi
     tmp_path: Path,
 ) -> None:
     world = World(log_end=70, log_behind=75)  # T4: what it has acknowledged is not taken back
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it was left behind")
-    assert await finished(rebuild)
+    assert await rebuilt(tmp_path, world)
     assert (world.log_base, world.log_end) == (100, 100)
 
 
@@ -424,16 +428,9 @@ async def test_a_log_that_was_fed_after_it_had_begun_does_not_begin_again(tmp_pa
 async def test_the_log_is_held_before_the_checkpoint_is_fetched_and_that_is_a_new_one(
     tmp_path: Path,
 ) -> None:
-    class Partner(World):
-        async def pause(self, seconds: float) -> None:
-            await super().pause(seconds)
-            self.checkpoint = STATE
-
     old = replace(STATE, position=90, needed_position=10)
-    world = Partner("lost", joins=True, log_end=0, checkpoint=old)
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it joins the herd")
-    assert await finished(rebuild)
+    world = Slow("lost", joins=True, log_end=0, checkpoint=old)
+    assert await rebuilt(tmp_path, world)
     assert world.acts[1:4] == ["offers", "hold 0", "state"]
     assert world.log_base == 60  # what follows 10 may have been trimmed before the log was held
 
@@ -443,31 +440,20 @@ async def test_a_new_checkpoint_will_do_though_a_transaction_in_pieces_is_open_f
 ) -> None:
     state = replace(STATE, position=90, covered=100)
     world = World("lost", joins=True, log_end=0, checkpoint=state)
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it joins the herd")
-    assert await finished(rebuild)
+    assert await rebuilt(tmp_path, world)
     assert (world.pauses, world.log_base) == (0, 60)
 
 
 async def test_without_any_checkpoint_the_whole_log_must_be_here(tmp_path: Path) -> None:
     world = World(checkpoint=None)
     STATE.write(tmp_path)
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("its database is gone")
-    assert await finished(rebuild)
+    assert await rebuilt(tmp_path, world)
     assert certstate.read(tmp_path) is None  # the old one covers more than the copy may hold
 
 
 async def test_a_checkpoint_that_is_too_old_for_the_log_is_waited_for(tmp_path: Path) -> None:
-    class Slow(World):
-        async def pause(self, seconds: float) -> None:
-            await super().pause(seconds)
-            self.checkpoint = STATE
-
     world = Slow(checkpoint=None, log_base=70)
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it has diverged")
-    assert await finished(rebuild)
+    assert await rebuilt(tmp_path, world)
     assert world.pauses == 1
     assert (world.acts.count("offers"), world.acts.count("copy")) == (1, 1)
     assert_rebuilt(tmp_path, world)
@@ -475,9 +461,7 @@ async def test_a_checkpoint_that_is_too_old_for_the_log_is_waited_for(tmp_path: 
 
 async def test_a_failed_copy_is_made_again_from_whoever_is_fit_then(tmp_path: Path) -> None:
     world = World(failures=[ProgramError("the partner died"), OSError("no space")])
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it has diverged")
-    assert await finished(rebuild)
+    assert await rebuilt(tmp_path, world)
     assert world.acts.count("offers") == 3
     assert_rebuilt(tmp_path, world)
 
@@ -490,9 +474,7 @@ async def test_it_waits_for_a_partner_as_long_as_it_takes(tmp_path: Path) -> Non
                 self.offered = [Offer(partner("n2"), 1, 0, 15)]
 
     world = Alone(offered=[])
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it has diverged")
-    assert await finished(rebuild)
+    assert await rebuilt(tmp_path, world)
     assert world.pauses == 50
 
 
@@ -529,9 +511,7 @@ async def test_a_member_with_a_whole_log_of_its_own_does_without_the_others(tmp_
 
     world = Copied()
     world.dropped.set()
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it has diverged")
-    assert await finished(rebuild)
+    assert await rebuilt(tmp_path, world)
     assert world.acts.count("offers") == 1
 
 
@@ -543,9 +523,7 @@ async def test_what_was_copied_is_dropped_when_no_member_has_its_log(tmp_path: P
             await super().make_own(name, needed_gid, fingerprint)
 
     world = Slow(joins=True, log_end=0)
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it joins")
-    assert await finished(rebuild)
+    assert await rebuilt(tmp_path, world)
     assert world.acts.count("copy") == 2
     assert_rebuilt(tmp_path, world)
 
@@ -564,9 +542,7 @@ async def test_copies_that_can_never_be_used_are_given_up(tmp_path: Path) -> Non
             raise ProgramError("the copy stands at GID 7")
 
     world = Useless()
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it has diverged")
-    assert not await finished(rebuild)
+    assert not await rebuilt(tmp_path, world)
     assert world.database == "old"
 
 
