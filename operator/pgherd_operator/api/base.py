@@ -6,7 +6,9 @@ beside the field it is about, with the sentence that ``kubectl apply`` shows.
 
 import copy
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic.alias_generators import to_camel
@@ -26,6 +28,23 @@ Quantity = Annotated[
 """A Kubernetes quantity without sign and exponent: ``500m``, ``10Gi``."""
 Line = Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=r"^[^\n\r\x00]*$")]
 """One line of text: cannot smuggle a second one into a file."""
+HerdName = Annotated[
+    str,
+    Field(
+        max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
+        description="the ReplicatedCluster, in the same namespace",
+    ),
+]  # fmt: skip
+Times = Annotated[
+    str,
+    Field(
+        min_length=9, max_length=100, pattern=r"^[0-9A-Z*,/#L-]+( [0-9A-Z*,/#L-]+){4}$",
+        description="five fields as of cron: minute, hour, day, month, weekday",
+    ),
+]  # fmt: skip
+TimeZone = Annotated[
+    str, Field(max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$", description="as Europe/Berlin")
+]
 
 
 class Section(BaseModel):
@@ -44,10 +63,29 @@ class Reported(BaseModel):
     )
 
 
-_Status = TypeVar("_Status", bound=Reported)
+AnySpec = TypeVar("AnySpec", bound=BaseModel)
+AnyStatus = TypeVar("AnyStatus", bound=Reported)
 
 
-def reported(model: type[_Status], body: Mapping[str, Any]) -> _Status:
+@dataclass(frozen=True, slots=True)
+class ApiObject(Generic[AnySpec, AnyStatus]):
+    """A resource beside the herd, as the API server gives it.
+
+    Attributes:
+        deleted: when its deletion was asked for; None: it was not.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    created: datetime
+    spec: AnySpec
+    status: AnyStatus
+    deleted: datetime | None = None
+
+
+def reported(model: type[AnyStatus], body: Mapping[str, Any]) -> AnyStatus:
     """Read the status of a resource, without what this release does not understand.
 
     A newer release has written that, or somebody's edit: a condition, a phase. The rest counts.

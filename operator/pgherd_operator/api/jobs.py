@@ -9,7 +9,18 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from pgherd_operator.api.base import Line, Name, Quantity, Reported, Section, rules, section
+from pgherd_operator.api.base import (
+    HerdName,
+    Line,
+    Name,
+    Quantity,
+    Reported,
+    Section,
+    Times,
+    TimeZone,
+    rules,
+    section,
+)
 from pgherd_operator.api.places import Destination, Volume
 from pgherd_operator.api.spec import ContainerResources, NodeSelector, Tolerations
 from pgherd_operator.api.status import BY_TYPE, GENERATION, ConditionBase
@@ -61,13 +72,7 @@ class Spark(Section):
 class JobSpec(Section):
     """What all jobs have in common."""
 
-    cluster: Annotated[
-        str,
-        Field(
-            max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
-            description="the ReplicatedCluster, in the same namespace",
-        ),
-    ]  # fmt: skip
+    cluster: HerdName
     allow_missing: Annotated[
         bool, Field(description="leave out members that are not up, in place of failing")
     ] = False
@@ -130,16 +135,8 @@ class SnapshotTemplate(_SnapshotFields):
 class ScheduleSpec(Section):
     """Snapshots at certain times. While one runs no other begins."""
 
-    schedule: Annotated[
-        str,
-        Field(
-            min_length=9, max_length=100, pattern=r"^[0-9A-Z*,/#L-]+( [0-9A-Z*,/#L-]+){4}$",
-            description="five fields as of cron: minute, hour, day, month, weekday",
-        ),
-    ]  # fmt: skip
-    time_zone: Annotated[
-        str, Field(max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$", description="as Europe/Berlin")
-    ] = "UTC"
+    schedule: Times
+    time_zone: TimeZone = "UTC"
     suspend: Annotated[bool, Field(description="no more snapshots until it is false")] = False
     keep: Annotated[
         int | None, Field(ge=1, le=10000, description="snapshots of this schedule to keep there")

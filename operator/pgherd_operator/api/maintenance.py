@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pgherd_operator.api.base import Reported, Section, rules
+from pgherd_operator.api.base import HerdName, Reported, Section, Times, TimeZone, rules
 from pgherd_operator.api.status import BY_TYPE, GENERATION, ConditionBase
 
 RUNS_SHOWN = 10
@@ -28,23 +28,9 @@ class MaintenanceSpec(Section):
 
     model_config = Section.model_config | {"json_schema_extra": _SOMETHING}
 
-    cluster: Annotated[
-        str,
-        Field(
-            max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
-            description="the ReplicatedCluster, in the same namespace",
-        ),
-    ]  # fmt: skip
-    schedule: Annotated[
-        str,
-        Field(
-            min_length=9, max_length=100, pattern=r"^[0-9A-Z*,/#L-]+( [0-9A-Z*,/#L-]+){4}$",
-            description="five fields as of cron: minute, hour, day, month, weekday",
-        ),
-    ]  # fmt: skip
-    time_zone: Annotated[
-        str, Field(max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$", description="as Europe/Berlin")
-    ] = "UTC"
+    cluster: HerdName
+    schedule: Times
+    time_zone: TimeZone = "UTC"
     suspend: Annotated[bool, Field(description="no more of it until it is false")] = False
     starting_deadline_seconds: Annotated[
         int, Field(ge=10, description="a time that was missed by more is skipped")

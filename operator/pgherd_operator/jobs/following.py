@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
+from pgherd_operator.api.base import ApiObject
 from pgherd_operator.api.status import Truth
 from pgherd_operator.api.subscriptions import (
     TABLES_SHOWN,
@@ -92,24 +93,6 @@ _TROUBLE = (FollowingReason.STOPPED, FollowingReason.UNREACHED)
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered(Generic[Spec, Status]):
-    """A ReplicationSet or a Subscription, as the API server gives it.
-
-    Attributes:
-        deleted: when its deletion was asked for; None: it was not.
-    """
-
-    name: str
-    namespace: str
-    uid: str
-    generation: int
-    created: datetime
-    spec: Spec
-    status: Status
-    deleted: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class OrderOutcome:
     """What became of an order.
 
@@ -134,13 +117,13 @@ class Shown(Generic[Status]):
     events: tuple[Event, ...] = field(default=())
 
 
-SetResource = Ordered[SetSpec, SetStatus]
-SubscriptionResource = Ordered[SubscriptionSpec, SubscriptionStatus]
+SetResource = ApiObject[SetSpec, SetStatus]
+SubscriptionResource = ApiObject[SubscriptionSpec, SubscriptionStatus]
 AnyResource = (
     SetResource
     | SubscriptionResource
-    | Ordered[LeavingSpec, SetStatus]
-    | Ordered[LeavingSpec, SubscriptionStatus]
+    | ApiObject[LeavingSpec, SetStatus]
+    | ApiObject[LeavingSpec, SubscriptionStatus]
 )
 
 
@@ -257,7 +240,7 @@ def show_subscription(
     return Shown(status, tuple(_news(one, status, word, text)))
 
 
-def show_waiting(one: Ordered[Spec, Status], told: OrderOutcome, now: datetime) -> Shown[Status]:
+def show_waiting(one: ApiObject[Spec, Status], told: OrderOutcome, now: datetime) -> Shown[Status]:
     """What the status of a resource says that is to go, and can't yet."""
     if told.silence:
         told = replace(told, silence=f"{told.silence}; {_WAITS}")
@@ -265,7 +248,7 @@ def show_waiting(one: Ordered[Spec, Status], told: OrderOutcome, now: datetime) 
 
 
 def _not_done(
-    one: Ordered[Spec, Status],
+    one: ApiObject[Spec, Status],
     told: OrderOutcome,
     now: datetime,
     kept: tuple[FollowingCondition, ...],

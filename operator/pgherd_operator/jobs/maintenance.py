@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pgherd_sidecar.client.maintenance import RunAnswer
 from pgherd_sidecar.client.times import BadTimesError, due_time, next_time
 
+from pgherd_operator.api.base import ApiObject
 from pgherd_operator.api.maintenance import (
     RUNS_SHOWN,
     MaintenanceCondition,
@@ -44,17 +45,7 @@ class MaintenanceReason(StrEnum):
     BAD_TIMES = "InvalidTimes"
 
 
-@dataclass(frozen=True, slots=True)
-class MaintenanceResource:
-    """The resource."""
-
-    name: str
-    namespace: str
-    uid: str
-    generation: int
-    created: datetime
-    spec: MaintenanceSpec
-    status: MaintenanceStatus
+MaintenanceResource = ApiObject[MaintenanceSpec, MaintenanceStatus]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,24 +10,14 @@ from datetime import datetime
 
 from pgherd_sidecar.client.times import BadTimesError, due_time, next_time
 
+from pgherd_operator.api.base import ApiObject
 from pgherd_operator.api.jobs import ScheduleSpec, ScheduleStatus
 from pgherd_operator.core.actions import Event
 from pgherd_operator.jobs.steps import JobReason
 
 _WORDS = 1000
 
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """The resource."""
-
-    name: str
-    namespace: str
-    uid: str
-    generation: int
-    created: datetime
-    spec: ScheduleSpec
-    status: ScheduleStatus
+Schedule = ApiObject[ScheduleSpec, ScheduleStatus]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from pgherd_operator.core.actions import Event
 from pgherd_operator.core.observed import Phase
 from pgherd_operator.jobs import objects, schedule
 from pgherd_operator.jobs import steps as jobs
-from pgherd_operator.jobs.schedule import Made, Schedule
+from pgherd_operator.jobs.schedule import Made
 from pgherd_operator.jobs.steps import Driver, Look, Work, Workload
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release, Role
@@ -49,6 +49,7 @@ from pgherd_operator.shell.observing.reading import (
 from pgherd_operator.shell.resources import (
     SETTLED_S,
     identity,
+    read,
     show,
     show_invalid,
     until_again,
@@ -137,7 +138,7 @@ class Jobs:
         except NotFoundError:
             return None
         try:
-            found = _schedule(body)
+            found = read(body, ScheduleSpec, ScheduleStatus)
         except ValidationError as error:
             await show_invalid(self.api, body, error)
             return SETTLED_S
@@ -303,14 +304,6 @@ def _work(kind: str, body: Mapping[str, Any]) -> Work:
         spec=spec.model_validate(body.get("spec") or {}),
         status=reported(status, body),
         deleting="deletionTimestamp" in body["metadata"],
-    )
-
-
-def _schedule(body: Mapping[str, Any]) -> Schedule:
-    return Schedule(
-        **identity(body),
-        spec=ScheduleSpec.model_validate(body.get("spec") or {}),
-        status=reported(ScheduleStatus, body),
     )
 
 

@@ -14,18 +14,17 @@ from pgherd_sidecar.client.maintenance import MaintenanceAnswer
 from pydantic import ValidationError
 
 from pgherd_operator.api import MAINTENANCE
-from pgherd_operator.api.base import reported
 from pgherd_operator.api.maintenance import MaintenanceSpec, MaintenanceStatus
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.jobs import maintenance
 from pgherd_operator.jobs.maintenance import MaintenancePlan, MaintenanceResource, Told
 from pgherd_operator.shell.jobs import JobEvents
-from pgherd_operator.shell.kube.interface import KubernetesApi, Manifest, NotFoundError
+from pgherd_operator.shell.kube.interface import KubernetesApi, NotFoundError
 from pgherd_operator.shell.members import WritableMember, writable
 from pgherd_operator.shell.observing.sidecars import SidecarError, SidecarRefusedError, Sidecars
 from pgherd_operator.shell.resources import (
     SETTLED_S,
-    identity,
+    read,
     show,
     show_invalid,
     until_again,
@@ -59,7 +58,7 @@ class Maintainer:
         except NotFoundError:
             return None
         try:
-            schedule = _schedule(body)
+            schedule = read(body, MaintenanceSpec, MaintenanceStatus)
         except ValidationError as error:
             await show_invalid(self.api, body, error)
             return SETTLED_S
@@ -107,11 +106,3 @@ async def _begin(
     except SidecarError as error:
         return maintenance.decide(schedule, Told(silence=str(error)), now)
     return maintenance.begun(plan, [str(name) for name in answer.get("members", ())])
-
-
-def _schedule(body: Manifest) -> MaintenanceResource:
-    return MaintenanceResource(
-        **identity(body),
-        spec=MaintenanceSpec.model_validate(body.get("spec") or {}),
-        status=reported(MaintenanceStatus, body),
-    )

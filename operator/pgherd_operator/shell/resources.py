@@ -12,6 +12,7 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from pgherd_operator.api import GROUP, VERSION
+from pgherd_operator.api.base import AnySpec, AnyStatus, ApiObject, reported
 from pgherd_operator.shell.kube.interface import (
     ConflictError,
     KubernetesApi,
@@ -115,6 +116,23 @@ def identity(body: Mapping[str, Any]) -> dict[str, Any]:
         "generation": metadata.get("generation", 0),
         "created": datetime.fromisoformat(metadata["creationTimestamp"]),
     }
+
+
+def read(
+    body: Mapping[str, Any], spec: type[AnySpec], status: type[AnyStatus]
+) -> ApiObject[AnySpec, AnyStatus]:
+    """Read a resource.
+
+    Raises:
+        ValidationError: its spec can't be used.
+    """
+    deleted = body["metadata"].get("deletionTimestamp")
+    return ApiObject(
+        **identity(body),
+        spec=spec.model_validate(body.get("spec") or {}),
+        status=reported(status, body),
+        deleted=None if deleted is None else datetime.fromisoformat(deleted),
+    )
 
 
 def until_again(again: datetime | None, now: datetime) -> float:

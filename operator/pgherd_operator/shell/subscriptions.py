@@ -15,7 +15,6 @@ from pgherd_sidecar.client import routes
 from pydantic import ValidationError
 
 from pgherd_operator.api import KIND, SET, SUBSCRIPTION
-from pgherd_operator.api.base import reported
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.subscriptions import (
     LeavingSpec,
@@ -30,11 +29,9 @@ from pgherd_operator.jobs import following
 from pgherd_operator.jobs.following import (
     AnyResource,
     FollowingReason,
-    Ordered,
     OrderOutcome,
     SetResource,
     Shown,
-    Spec,
     Status,
     SubscriptionResource,
 )
@@ -43,7 +40,7 @@ from pgherd_operator.shell.jobs import JobEvents
 from pgherd_operator.shell.kube.interface import KubernetesApi, Manifest, NotFoundError
 from pgherd_operator.shell.members import writable
 from pgherd_operator.shell.observing.sidecars import SidecarError, SidecarRefusedError, Sidecars
-from pgherd_operator.shell.resources import SETTLED_S, claim, identity, show, show_invalid
+from pgherd_operator.shell.resources import SETTLED_S, claim, read, show, show_invalid
 
 _SOON_S = 5.0
 _NOT_READY_S = 10.0
@@ -78,7 +75,7 @@ class Followers:
         if "deletionTimestamp" in body["metadata"]:
             return await self._drop(body)
         try:
-            one = _ordered(body, SetSpec, SetStatus)
+            one = read(body, SetSpec, SetStatus)
         except ValidationError as error:
             return await self._refuse(body, error)
         if not await claim(self.api, body, FOLLOWING, wanted=await self._is_to_wait(one)):
@@ -96,7 +93,7 @@ class Followers:
         if "deletionTimestamp" in body["metadata"]:
             return await self._end(body)
         try:
-            one = _ordered(body, SubscriptionSpec, SubscriptionStatus)
+            one = read(body, SubscriptionSpec, SubscriptionStatus)
         except ValidationError as error:
             return await self._refuse(body, error)
         if not await claim(self.api, body, FOLLOWING, wanted=await self._is_to_wait(one)):
@@ -121,7 +118,7 @@ class Followers:
         if FOLLOWING not in body["metadata"].get("finalizers", ()):
             return None
         try:
-            one = _ordered(body, LeavingSpec, SetStatus)
+            one = read(body, LeavingSpec, SetStatus)
         except ValidationError as error:
             return await self._refuse(body, error)
         told, is_going = OrderOutcome(answer={}), False
@@ -142,7 +139,7 @@ class Followers:
         if FOLLOWING not in body["metadata"].get("finalizers", ()):
             return None
         try:
-            one = _ordered(body, LeavingSpec, SubscriptionStatus)
+            one = read(body, LeavingSpec, SubscriptionStatus)
         except ValidationError as error:
             return await self._refuse(body, error)
         herd = None if one.spec.is_retained else await self._herd(one)
@@ -283,18 +280,3 @@ def _quoted(value: str) -> str:
     """A value in a connection string of libpq."""
     escaped = value.replace("\\", r"\\").replace("'", r"\'")
     return f"'{escaped}'"
-
-
-def _ordered(body: Manifest, spec: type[Spec], status: type[Status]) -> Ordered[Spec, Status]:
-    """Read a resource.
-
-    Raises:
-        ValidationError: its spec can't be used.
-    """
-    deleted = body["metadata"].get("deletionTimestamp")
-    return Ordered(
-        **identity(body),
-        spec=spec.model_validate(body.get("spec") or {}),
-        status=reported(status, body),
-        deleted=None if deleted is None else datetime.fromisoformat(deleted),
-    )
