@@ -14,16 +14,24 @@ class _Progress(BaseModel):
     tasks: int
 
 
+async def asked(address: str) -> bytes:
+    """What the program of a pod says of its progress; nothing if it does not answer at once."""
+    host = f"[{address}]" if ":" in address else address
+    url = f"http://{host}:{names.PROGRESS_PORT}/"
+    try:
+        async with aiohttp.ClientSession(timeout=_PATIENCE) as session, session.get(url) as got:
+            return await got.read()
+    except (aiohttp.ClientError, TimeoutError):
+        return b""
+
+
 class HttpDrivers:
     """See Drivers."""
 
     async def progress(self, address: str) -> str:
         """See Drivers."""
-        host = f"[{address}]" if ":" in address else address
-        url = f"http://{host}:{names.PROGRESS_PORT}/"
         try:
-            async with aiohttp.ClientSession(timeout=_PATIENCE) as session, session.get(url) as got:
-                found = _Progress.model_validate_json(await got.read())
-        except (aiohttp.ClientError, TimeoutError, ValidationError):
+            found = _Progress.model_validate_json(await asked(address))
+        except ValidationError:
             return ""
         return f"{found.doing}: {found.done}/{found.tasks}" if found.tasks else found.doing

@@ -4,17 +4,14 @@ import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import aiohttp
-
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core import imports
 from pgherd_operator.core.observed import ImportJob
 from pgherd_operator.objects import names
 from pgherd_operator.shell.kube.interface import KubernetesApi, Manifest, NotFoundError
 from pgherd_operator.shell.observing import owners
+from pgherd_operator.shell.observing.drivers import asked
 from pgherd_operator.shell.observing.reading import pod_trouble, warned
-
-_PATIENCE = aiohttp.ClientTimeout(total=1)
 
 
 class Importers(Protocol):
@@ -29,13 +26,7 @@ class HttpImporters:
 
     async def told(self, address: str) -> Mapping[str, Any]:
         """See Importers."""
-        host = f"[{address}]" if ":" in address else address
-        url = f"http://{host}:{names.PROGRESS_PORT}/"
-        try:
-            async with aiohttp.ClientSession(timeout=_PATIENCE) as session, session.get(url) as got:
-                return _decoded((await got.read()).decode())
-        except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError):
-            return {}
+        return _decoded(await asked(address))
 
 
 async def look(api: KubernetesApi, importers: Importers, cluster: Cluster) -> dict[str, ImportJob]:
@@ -101,7 +92,7 @@ def _outcome(status: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _decoded(text: str) -> Mapping[str, Any]:
+def _decoded(text: str | bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
