@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 
 from pgherd_sidecar.importing import roles, schema
+from pgherd_sidecar.importing.comparing import few
 from pgherd_sidecar.importing.ends import source
 from pgherd_sidecar.importing.ends.connections import Destination, SourceAddress
 from pgherd_sidecar.importing.ends.errors import ImportFailed, Reason, Unfit
@@ -26,7 +27,6 @@ from pgherd_sidecar.tables.sessions import Session, is_transient, message_of
 _OLDEST, _NEWEST = 12, 18
 _SLOTS = 2
 """One that is kept, and one for a moment when tables are copied anew."""
-_NAMED = 5
 _HARMLESS = re.compile(
     r"COMMENT ON |GRANT |REVOKE |ALTER DEFAULT PRIVILEGES |ALTER INDEX .* ATTACH "
     r"|ALTER TABLE .* (VALIDATE CONSTRAINT|SET GENERATED ALWAYS)|REFRESH MATERIALIZED VIEW "
@@ -149,11 +149,6 @@ async def _refreshes(session: Session, found: Sequence[SchemaStatement]) -> list
     ]
 
 
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
 def _server(server: dict[str, Any]) -> Iterator[Reason]:
     major = server["version"] // 10000
     if not _OLDEST <= major <= _NEWEST:
@@ -192,7 +187,7 @@ def _server(server: dict[str, Any]) -> Iterator[Reason]:
         )
     if server["subscriptions"]:
         yield Reason(
-            f"the source subscribes to others ({_few(server['subscriptions'])})",
+            f"the source subscribes to others ({few(server['subscriptions'])})",
             "DROP SUBSCRIPTION, or import its publisher",
         )
     if server["prepared"]:
@@ -255,13 +250,11 @@ def _tables(found: Sequence[dict[str, Any]]) -> Iterator[Reason]:
             )
     unreadable = [row["name"] for row in found if not row["readable"]]
     if unreadable:
-        yield Reason(
-            f"tables can't be read: {_few(unreadable)}", "GRANT SELECT, or use a superuser"
-        )
+        yield Reason(f"tables can't be read: {few(unreadable)}", "GRANT SELECT, or use a superuser")
     others = [row["name"] for row in found if not row["owned"]]
     if others:
         yield Reason(
-            f"tables have other owners, and can't be published: {_few(others)}",
+            f"tables have other owners, and can't be published: {few(others)}",
             "use their owner, GRANT the role of their owner, or use a superuser",
         )
 
@@ -278,7 +271,7 @@ async def _objects(session: Session, server: dict[str, Any]) -> list[Reason]:
     hidden = [row["name"] for row in await source.rows(session, "sequences") if not row["readable"]]
     if hidden:
         reasons.append(
-            Reason(f"sequences can't be read: {_few(hidden)}", "GRANT SELECT ON SEQUENCE")
+            Reason(f"sequences can't be read: {few(hidden)}", "GRANT SELECT ON SEQUENCE")
         )
     return reasons
 
@@ -291,7 +284,7 @@ async def _guards(session: Session) -> list[Reason]:
     if follow:
         reasons.append(
             Reason(
-                f"tables of the source follow a herd: {_few(follow)}",
+                f"tables of the source follow a herd: {few(follow)}",
                 "have the source take them over with `pgherd switchover`, or `pgherd failover` if"
                 " that herd is lost; or end the subscription there with `pgherd unsubscribe`",
             )
@@ -299,7 +292,7 @@ async def _guards(session: Session) -> list[Reason]:
     if moved:
         reasons.append(
             Reason(
-                f"tables of the source refuse writes since a cut-over: {_few(moved)}",
+                f"tables of the source refuse writes since a cut-over: {few(moved)}",
                 "DROP SCHEMA pgherd_import CASCADE there, if that herd is not in use",
             )
         )
@@ -323,14 +316,14 @@ async def _herd(session: Session, target: Target) -> list[Reason]:
         if missing := [name for name in extensions if name not in has]:
             reasons.append(
                 Reason(
-                    f"extensions are missing on {member.name}: {_few(missing)}",
+                    f"extensions are missing on {member.name}: {few(missing)}",
                     "install their packages there, or DROP EXTENSION at the source",
                 )
             )
         if missing := [name for name in collations if name not in knows]:
             reasons.append(
                 Reason(
-                    f"collations are missing on {member.name}: {_few(missing)}",
+                    f"collations are missing on {member.name}: {few(missing)}",
                     "install the locales there and call pg_import_system_collations()",
                 )
             )

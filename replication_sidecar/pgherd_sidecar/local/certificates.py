@@ -12,7 +12,6 @@ interrupted.
 Called by the commands that start nodes, with the herd's lock held.
 """
 
-import os
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +20,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.env.storage import durable
 from pgherd_sidecar.local.herd import Herd
 from pgherd_sidecar.pki.authority import AUTHORITY_LASTS, BACKDATED, Authority, key_pem, pem
 
@@ -148,9 +148,4 @@ def _write(path: Path, content: bytes) -> None:
     """Replace a file, unless it is the same: a sidecar takes a new file for new certificates."""
     if path.exists() and path.read_bytes() == content:
         return
-    fresh = path.with_suffix(path.suffix + ".new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    durable.replace(path.parent, path.name, content, 0o600)

@@ -34,6 +34,7 @@ from pgherd_sidecar.agent.base.defaults import (
     SERVICES,
 )
 from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.env.storage import durable
 
 FORMAT = 1
 HERD_FILE = "herd.json"
@@ -437,12 +438,7 @@ def save(herd: Herd) -> None:
 
 def write(path: Path, herd: BaseModel) -> None:
     """Write a description, readable by the owner only, whole or not at all."""
-    fresh = path.with_suffix(".new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(herd.model_dump_json(indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    durable.replace(path.parent, path.name, f"{herd.model_dump_json(indent=2)}\n".encode(), 0o600)
 
 
 def is_herd(directory: Path) -> bool:

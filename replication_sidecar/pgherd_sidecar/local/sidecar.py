@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pgherd_sidecar.client.admin import AdminClient, AdminError
 from pgherd_sidecar.client.errors import HerdError, last_words
 from pgherd_sidecar.env.processes.detached import ProcessId, identify, read_pid_file, write_pid_file
+from pgherd_sidecar.env.storage import durable
 from pgherd_sidecar.lazily import lazily
 from pgherd_sidecar.local.herd import Herd, HerdNode
 from pgherd_sidecar.local.postgres import SETTINGS_FILE
@@ -221,14 +222,12 @@ class Sidecar:
 
     def _write_passwords(self) -> None:
         """Write libpq's file of passwords, for the owner's eyes only."""
-        fresh = self._paths.passfile.with_suffix(".new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with os.fdopen(os.open(fresh, flags, 0o600), "w") as file:
-            file.write(
-                f"{_HOST}:*:*:postgres:{self._herd.superuser_password}\n"
-                f"{_HOST}:*:*:app:{self._herd.app_password}\n"
-            )
-        fresh.replace(self._paths.passfile)
+        passfile = self._paths.passfile
+        content = (
+            f"{_HOST}:*:*:postgres:{self._herd.superuser_password}\n"
+            f"{_HOST}:*:*:app:{self._herd.app_password}\n"
+        )
+        durable.replace(passfile.parent, passfile.name, content.encode(), 0o600)
 
     def _rotate_log(self) -> None:
         log = self._paths.sidecar_log

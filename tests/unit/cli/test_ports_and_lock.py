@@ -90,9 +90,9 @@ async def test_what_another_command_is_making_does_not_hinder_waiting_for_it(
     tmp_path: Path,
 ) -> None:
     async with locked(tmp_path, timeout_s=0):
-        (tmp_path / "herd.new").touch()
+        (tmp_path / "herd.json.new").touch()
         require_empty_or_claimed(tmp_path)
-        with pytest.raises(HerdError, match=r"it has herd\.new"):
+        with pytest.raises(HerdError, match=r"it has herd\.json\.new"):
             require_empty(tmp_path)
 
 

@@ -104,29 +104,19 @@ class MaintenanceRequests:
         if mine:
             log.info("maintenance.cancelled", run=run)
             return True
-        self._require_ready()
-        async with self._session() as connection:
-            if not await rows.is_kept(connection):
-                return False
-
-            async def put(connection: rows.Connection) -> bool:
-                return await rows.cancel(connection, run)
-
-            return await self._repeated(connection, put)
+        return await self._change(lambda connection: rows.cancel(connection, run))
 
     async def drop(self, schedule: str) -> bool:
         """See MaintenanceBackend."""
-        self._require_ready()
-        async with self._session() as connection:
-            if not await rows.is_kept(connection):
-                return False
-
-            async def put(connection: rows.Connection) -> bool:
-                return await rows.drop_schedule(connection, schedule)
-
-            return await self._repeated(connection, put)
+        return await self._change(lambda connection: rows.drop_schedule(connection, schedule))
 
     # ---- how ---------------------------------------------------------------------------------
+
+    async def _change(self, put: Callable[[rows.Connection], Awaitable[bool]]) -> bool:
+        """Change what the herd keeps, if it keeps anything."""
+        self._require_ready()
+        async with self._session() as connection:
+            return await rows.is_kept(connection) and await self._repeated(connection, put)
 
     async def _judge(
         self, connection: rows.Connection, request: routes.MaintainRequest

@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from pgherd_sidecar.env.storage import durable
+
 _ZEROS = bytes(1 << 20)
 
 
@@ -127,8 +129,4 @@ class RealDirectory:
 
     def sync(self) -> None:
         """Make names durable."""
-        fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        durable.sync_directory(self._path)

@@ -21,14 +21,21 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def replace(directory: Path, name: str, content: bytes) -> None:
+def replace(directory: Path, name: str, content: bytes, mode: int = 0o666) -> None:
     """Replace a file by one with this content; either is whole after a crash.
+
+    Args:
+        directory: of the file.
+        name: of the file.
+        content: all of it.
+        mode: of a new file, less the umask.
 
     Raises:
         OSError: it can't be written; the old one is still there.
     """
     new = directory / (name + ".new")
-    with new.open("wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    with os.fdopen(os.open(new, flags, mode), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

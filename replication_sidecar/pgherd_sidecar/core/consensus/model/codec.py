@@ -45,7 +45,7 @@ from pgherd_sidecar.core.consensus.model.messages import (
     Vote,
     VoteRequest,
 )
-from pgherd_sidecar.core.consensus.model.parting import Parting
+from pgherd_sidecar.core.consensus.model.parting import Parting, name_and_disk
 from pgherd_sidecar.core.consensus.model.quorum import Member, Membership
 
 VERSION = 3
@@ -295,19 +295,12 @@ def _decode_vote(frame: bytes) -> Vote:
 def _decode_change(frame: bytes) -> Change:
     try:
         row, leave = json.loads(frame[_HEAD.size :])
-        change = Change(None if row is None else Member.of(row), tuple(map(_leaver, leave)))
+        change = Change(None if row is None else Member.of(row), tuple(map(name_and_disk, leave)))
     except (ValueError, TypeError, RecursionError) as error:
         raise RemoteProtocolError("not a change of the membership") from error
     if _pack_change(change) != frame[_HEAD.size :]:
         raise RemoteProtocolError("not a change as members encode it")
     return change
-
-
-def _leaver(value: object) -> tuple[str, str]:
-    match value:
-        case [str(name), str(disk)]:
-            return name, disk
-    raise ValueError(f"{value!r} is no name and disk")
 
 
 def _text(data: bytes) -> str:

@@ -93,7 +93,7 @@ class Parting:
         try:
             cluster, parties, ordered, rows = json.loads(data)
             UUID(cluster)
-            plan = SplitPlan(cluster, tuple(map(_party, parties)), bool(ordered))
+            plan = SplitPlan(cluster, tuple(map(name_and_disk, parties)), bool(ordered))
             consents = tuple(
                 Consent(Member.of(row), int(term), int(last_term), int(last))
                 for row, term, last_term, last in rows
@@ -106,7 +106,12 @@ class Parting:
         return parting
 
 
-def _party(value: object) -> tuple[str, str]:
+def name_and_disk(value: object) -> tuple[str, str]:
+    """Read a member's name and disk.
+
+    Raises:
+        ValueError: it is something else.
+    """
     match value:
         case [str(name), str(disk)]:
             return name, disk
