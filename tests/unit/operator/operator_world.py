@@ -122,6 +122,11 @@ class World(ApiServer):
         self.resource["spec"] = self.spec | spec
         self.resource["metadata"]["generation"] += 1
 
+    async def changed(self, **spec: Any) -> None:
+        """Edit the spec, and let what follows be done."""
+        self.change(**spec)
+        await self.settle()
+
     def empty(self, number: int) -> None:
         """Lose what is on a volume, while its claim stays: a node with local volumes made anew."""
         uid = self.objects["PersistentVolumeClaim", f"{NAME}-{number}-data"]["metadata"]["uid"]
@@ -135,6 +140,14 @@ class World(ApiServer):
     def remove_resource(self) -> None:
         """Delete the resource."""
         self.mark_deleted((KIND, NAME))
+
+    async def removed(self, *, ticking: bool = False) -> None:
+        """Delete the resource, and let the operator look, and the world act, until it is gone."""
+        self.remove_resource()
+        while (KIND, NAME) in self.objects:
+            await self.reconcile()
+            if ticking:
+                self.tick()
 
     # ---- the environment of the controller ---------------------------------------------------
 
@@ -527,3 +540,18 @@ class World(ApiServer):
 def _few_witnesses(voters: tuple[ViewMember, ...]) -> bool:
     """They have to stay under half of the voters."""
     return not voters or 2 * sum(voter.witness for voter in voters) < len(voters)
+
+
+async def running(**spec: object) -> World:
+    """A herd that has come up."""
+    world = World()
+    world.submit(**spec)
+    await world.settle()
+    return world
+
+
+def condition(world: World, kind: str) -> dict[str, str]:
+    """A condition of the resource."""
+    (found,) = [c for c in world.resource["status"]["conditions"] if c["type"] == kind]
+    assert isinstance(found, dict)
+    return found

@@ -1,7 +1,6 @@
 """What the scrub has found to differ: told of, never acted on."""
 
-from operator_world import NAME
-from test_operator_life import condition, running
+from operator_world import NAME, condition, running
 
 ROWS = {
     "kind": "rows",

@@ -1,7 +1,6 @@
 """Settings that keep changes from being captured: told of, never acted on."""
 
-from operator_world import NAME
-from test_operator_life import condition, running
+from operator_world import NAME, condition, running
 
 OFF = "ALTER ROLE app: session_replication_role = replica"
 

@@ -15,7 +15,6 @@ from following_world import life_of_followers
 from jobs_world import life
 from maintenance_world import life_of_maintenance
 from operator_world import NAME, World
-from pgherd_operator.api import KIND
 from pgherd_operator.shell.kube.client import _PATHS
 
 CHARTS = Path(__file__).parents[3] / "charts"
@@ -58,14 +57,11 @@ async def used() -> set[tuple[str, str]]:
         storage={"size": "1Gi"},
     )  # fmt: skip
     await world.settle()
-    world.change(instances=2, storage={"size": "2Gi"})
-    await world.settle()
+    await world.changed(instances=2, storage={"size": "2Gi"})
     world.objects["Service", f"{NAME}-rw"]["spec"]["selector"] = {}
     world.objects["PodDisruptionBudget", NAME]["spec"] = {}
     await world.settle()
-    world.remove_resource()
-    while (KIND, NAME) in world.objects:
-        await world.reconcile()
+    await world.removed()
     certified = World()
     certified.submit(tls={"mode": "CertManager", "issuer": {"name": "ours"}})
     await certified.settle()

@@ -2,17 +2,13 @@
 
 import base64
 
-from operator_world import NAME, NAMESPACE, World
+from operator_world import NAME, NAMESPACE, running
 
 
 async def test_a_herd_is_founded_anew_when_the_volumes_of_the_former_one_are_gone() -> None:
-    world = World()
-    world.submit(deletionPolicy="Delete")
-    await world.settle()
+    world = await running(deletionPolicy="Delete")
     former = world.cluster_id()
-    world.remove_resource()
-    while ("ReplicatedCluster", NAME) in world.objects:
-        await world.reconcile()
+    await world.removed()
     assert ("PersistentVolumeClaim", f"{NAME}-1-data") in world.objects  # its pod still ends
     world.submit()
     for _ in range(4):
@@ -26,13 +22,9 @@ async def test_a_herd_is_founded_anew_when_the_volumes_of_the_former_one_are_gon
 
 
 async def test_a_herd_that_is_created_again_may_have_another_authority() -> None:
-    world = World()
-    world.submit()
-    await world.settle()
+    world = await running()
     former = world.cluster_id()
-    world.remove_resource()
-    while ("ReplicatedCluster", NAME) in world.objects:
-        await world.reconcile()
+    await world.removed()
     world.tick()
     for key in [key for key in world.objects if key[0] == "Secret" and key[1].endswith("-tls")]:
         del world.objects[key]
@@ -44,9 +36,7 @@ async def test_a_herd_that_is_created_again_may_have_another_authority() -> None
 
 
 async def test_the_application_s_secret_has_what_clients_read() -> None:
-    world = World()
-    world.submit()
-    await world.settle()
+    world = await running()
     secret = world.objects["Secret", f"{NAME}-app"]
     assert secret["type"] == "kubernetes.io/basic-auth"
     data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}

@@ -3,17 +3,9 @@ somebody else has a copy. That the herd never shrinks below what is wanted is ch
 """
 
 import pytest
-from operator_world import NAME, World
+from operator_world import NAME, running
 
 CLAIMS = [("PersistentVolumeClaim", f"{NAME}-{number}-data") for number in (1, 2, 3)]
-
-
-async def running() -> World:
-    """A herd of three."""
-    world = World()
-    world.submit(instances=3)
-    await world.settle()
-    return world
 
 
 @pytest.mark.parametrize("deleted", [1, 2, 3])
@@ -40,15 +32,13 @@ async def test_hibernation_stops_no_pod_that_keeps_its_volume(deleted: int) -> N
     world = await running()
     for claim in CLAIMS[:deleted]:
         world.mark_deleted(claim)
-    world.change(hibernated=True)
-    await world.settle()
+    await world.changed(hibernated=True)
     assert [name for kind, name in world.objects if kind == "Pod"] == [
         f"{NAME}-{number}" for number in range(1, deleted + 1)
     ]
     assert all(claim in world.objects for claim in CLAIMS)
     assert "not stopping" in world.resource["status"]["step"]
-    world.change(hibernated=False)
-    await world.settle()
+    await world.changed(hibernated=False)
     assert len(world.voters()) == 3
     assert world.view is not None and all(world.works(one.number) for one in world.view.voters)
 
@@ -56,6 +46,5 @@ async def test_hibernation_stops_no_pod_that_keeps_its_volume(deleted: int) -> N
 async def test_a_herd_with_a_deleted_claim_shrinks_by_that_member() -> None:
     world = await running()
     world.mark_deleted(CLAIMS[0])
-    world.change(instances=2)
-    await world.settle()
+    await world.changed(instances=2)
     assert world.voters() == {2, 3}

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from operator_world import NAME, World
+from operator_world import NAME, World, running
 from pgherd_operator.objects import names
 
 KIND = "PersistentVolumeClaim"
@@ -13,9 +13,7 @@ FOREIGN = (KIND, f"{NAME}-4-data")
 
 async def with_foreign(**spec: Any) -> World:
     """A herd of three that has come up, and then the volume of a fourth member of another."""
-    world = World()
-    world.submit(**spec)
-    await world.settle()
+    world = await running(**spec)
     volume = copy.deepcopy(world.objects[KIND, f"{NAME}-1-data"])
     volume["metadata"] |= {"name": FOREIGN[1], "uid": "restored"}
     volume["metadata"]["labels"] |= {names.MEMBER: "4", names.CLUSTER_ID: "another-herd"}
@@ -39,8 +37,7 @@ async def test_a_foreign_volume_is_told_of_and_left_alone() -> None:
 
 async def test_a_foreign_volume_takes_its_number() -> None:
     world = await with_foreign()
-    world.change(instances=4)
-    await world.settle()
+    await world.changed(instances=4)
     assert world.voters() == {1, 2, 3, 5}
 
 
@@ -48,10 +45,7 @@ async def deleted(world: World, *, ledger: bool) -> None:
     """Delete the resource; a foreground deletion takes the ledger before us."""
     if not ledger:
         del world.objects["ConfigMap", names.ledger(NAME)]
-    world.remove_resource()
-    while ("ReplicatedCluster", NAME) in world.objects:
-        await world.reconcile()
-        world.tick()
+    await world.removed(ticking=True)
 
 
 @pytest.mark.parametrize("ledger", [True, False])

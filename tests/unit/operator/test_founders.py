@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 from operator_api_server import Fault, Killed
-from operator_world import NAME, World
+from operator_world import NAME, World, running
 from pgherd_operator.core.actions import Reason
 from pgherd_operator.objects import names
 
 
 async def founded() -> World:
     """A herd of three that has come up."""
-    world = World()
-    world.submit()
-    await world.settle()
+    world = await running()
     return world
 
 
@@ -99,8 +97,7 @@ async def test_a_founder_that_never_came_up_is_replaced(instances: int) -> None:
 @pytest.mark.parametrize("instances", [3, 4, 5])
 async def test_a_herd_that_has_not_begun_begins_with_fewer_members(instances: int) -> None:
     world = await never_begun(instances=instances)
-    world.change(instances=instances - 1)
-    await world.settle()
+    await world.changed(instances=instances - 1)
     assert world.voters() == set(range(1, instances))
     assert ("PersistentVolumeClaim", f"{NAME}-{instances}-data") not in world.objects
 
@@ -121,8 +118,7 @@ async def test_a_founder_is_given_up_in_spite_of_a_fault(write: int, kind: Fault
 async def test_a_founder_without_a_disk_is_given_up_by_the_only_other_one() -> None:
     world = await never_begun(instances=2)
     world.objects["PersistentVolumeClaim", f"{NAME}-2-data"]["status"] = {"phase": "Pending"}
-    world.change(instances=1)
-    await world.settle()
+    await world.changed(instances=1)
     assert world.voters() == {1}
 
 

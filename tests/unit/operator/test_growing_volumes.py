@@ -1,14 +1,12 @@
 """Larger volumes are asked for and told of; nobody waits for them."""
 
-from operator_world import NAME
-from test_operator_life import condition, running
+from operator_world import NAME, condition, running
 
 
 async def test_volumes_grow_without_a_restart() -> None:
     world = await running(storage={"size": "1Gi"})
     world.writes.clear()
-    world.change(storage={"size": "2Gi"})
-    await world.settle()
+    await world.changed(storage={"size": "2Gi"})
     asked = [f"patch PersistentVolumeClaim {NAME}-{n}-data" for n in (1, 2, 3)]
     assert world.writes == [f"patch ConfigMap {NAME}-herd", *asked]  # the spec is kept there
     # The API server has the wish; others do it, and say how far they are.
@@ -55,8 +53,7 @@ async def test_nothing_waits_for_volumes_that_cannot_grow() -> None:
 
 async def test_another_class_is_that_of_volumes_made_from_then_on() -> None:
     world = await running(storage={"className": "old"})
-    world.change(storage={"className": "new"})
-    await world.settle()
+    await world.changed(storage={"className": "new"})
     found = condition(world, "VolumesSized")
     assert (found["status"], found["reason"]) == ("False", "VolumeOfAnotherClass")
     assert f"{NAME}-2-data is of class old, not new" in found["message"]

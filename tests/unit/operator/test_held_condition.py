@@ -2,8 +2,7 @@
 
 import json
 
-from operator_world import NAME
-from test_operator_life import condition, running
+from operator_world import NAME, condition, running
 
 HELD = "no writes since GID 12: only herd-1 holds what follows GID 9"
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 from jobs_world import JobsWorld
-from operator_world import NAME, World
+from operator_world import NAME, World, running
 from pgherd_operator.core.quantity import parse
 from pgherd_operator.objects import config, names
 from pgherd_operator.shell.kube.interface import Manifest
@@ -15,16 +15,8 @@ from pgherd_operator.shell.kube.queue import Queue
 CLAIM = ("PersistentVolumeClaim", f"{NAME}-1-data")
 
 
-async def running() -> World:
-    """A herd that has come up."""
-    world = World()
-    world.submit(storage={"size": "1Gi"})
-    await world.settle()
-    return world
-
-
 async def test_a_size_with_an_exponent_is_one() -> None:
-    world = await running()
+    world = await running(storage={"size": "1Gi"})
     world.objects[CLAIM]["spec"]["resources"]["requests"]["storage"] = "1e10"
     writes = list(world.writes)
     await world.settle()
@@ -81,9 +73,7 @@ async def test_a_web_hook_that_changes_what_we_apply_does_not_keep_us_applying()
 
 @pytest.mark.parametrize("damage", [{"phase": "?"}, {"founders": "one"}, {"clusterId": None}])
 async def test_a_ledger_that_cannot_be_read_is_written_anew(damage: dict[str, str | None]) -> None:
-    world = World()
-    world.submit()
-    await world.settle()
+    world = await running()
     ledger = world.objects["ConfigMap", f"{NAME}-herd"]
     before, uid = dict(ledger["data"]), ledger["metadata"]["uid"]
     world.writes.clear()
@@ -98,21 +88,20 @@ async def test_a_ledger_that_cannot_be_read_is_written_anew(damage: dict[str, st
 
 @pytest.mark.parametrize("damaged", ["", "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg==", "no base64"])
 async def test_a_certificate_that_cannot_be_read_is_issued_again(damaged: str) -> None:
-    world = await running()
+    world = await running(storage={"size": "1Gi"})
     world.objects["Secret", f"{NAME}-1-tls"]["data"]["tls.crt"] = damaged
     await world.settle()
     assert world.writes[-1] == f"apply Secret {NAME}-1-tls"
 
 
 async def test_a_herd_whose_numbers_are_all_taken_says_so() -> None:
-    world = await running()
+    world = await running(storage={"size": "1Gi"})
     for number in range(4, config.SLOTS + 1):
         volume = copy.deepcopy(world.objects[CLAIM])
         volume["metadata"] |= {"name": f"{NAME}-{number}-data", "uid": f"retained-{number}"}
         volume["metadata"]["labels"] |= {names.MEMBER: str(number), names.RETIRED: "true"}
         world.objects["PersistentVolumeClaim", f"{NAME}-{number}-data"] = volume
-    world.change(instances=4)
-    await world.settle()
+    await world.changed(instances=4)
     assert "delete retained volumes" in world.resource["status"]["step"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from operator_world import NAME, World
+from operator_world import NAME, World, running
 from pgherd_operator.api.resource import InvalidSpec, parse
 from pgherd_operator.core.actions import Reason
 from pgherd_operator.objects import imports, names
@@ -148,9 +148,7 @@ async def test_the_job_begins_when_all_members_are_there_and_names_them() -> Non
 
 
 async def test_a_herd_without_one_has_neither_its_condition_nor_its_line_in_pg_ident() -> None:
-    world = World()
-    world.submit()
-    await world.settle()
+    world = await running()
     status = world.resource["status"]
     assert "Imported" not in {one["type"] for one in status["conditions"]}
     assert "importFrom" not in status
@@ -234,9 +232,7 @@ async def test_a_cut_over_ends_the_import_for_good() -> None:
 
 async def made_again(world: ImportWorld) -> None:
     """The resource is deleted, with Retain, and made again."""
-    world.remove_resource()
-    while ("ReplicatedCluster", NAME) in world.objects:
-        await world.reconcile()
+    await world.removed()
     world.tick()
     world.submit(bootstrap=online(goal="CutOver"))
     await world.settle()
@@ -319,16 +315,14 @@ async def test_a_job_that_is_deleted_or_gives_up_is_made_anew() -> None:
 
 async def test_other_members_are_told_to_the_job_that_follows() -> None:
     world = await following()
-    world.change(instances=4)
-    await world.settle()
+    await world.changed(instances=4)
     (container,) = world.jobs()["follow"]["spec"]["template"]["spec"]["containers"]
     assert f"{NAME}-4" in container["args"][0]
 
 
 async def test_a_herd_that_sleeps_imports_nothing() -> None:
     world = await following()
-    world.change(hibernated=True)
-    await world.settle()
+    await world.changed(hibernated=True)
     assert not world.jobs()
     assert world.condition[1:] == ("Waiting", "the herd sleeps")
 

@@ -1,14 +1,12 @@
 """A spec that passed the API server (an older CRD, say) and cannot be used."""
 
-from operator_world import NAME, World
+from operator_world import NAME, World, running
 from pgherd_operator.core.actions import Reason
 
 
 async def with_invalid_spec() -> World:
     """A herd that was well before."""
-    world = World()
-    world.submit(deletionPolicy="Delete")
-    await world.settle()
+    world = await running(deletionPolicy="Delete")
     world.change(postgres={"version": "none"})
     return world
 

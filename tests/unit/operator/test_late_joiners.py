@@ -4,7 +4,7 @@ Scaled up and down at once, a herd has a member that is no member yet, and is no
 """
 
 import pytest
-from operator_world import NAME, World
+from operator_world import NAME, World, running
 from pgherd_operator.objects import names
 
 VOLUME = ("PersistentVolumeClaim", f"{NAME}-2-data")
@@ -12,9 +12,7 @@ VOLUME = ("PersistentVolumeClaim", f"{NAME}-2-data")
 
 async def about_to_join(**spec: object) -> World:
     """A herd of one, and a second member that has all but joined, and is not wanted any more."""
-    world = World()
-    world.submit(instances=1, **spec)
-    await world.settle()
+    world = await running(instances=1, **spec)
     world.joins_held = True
     world.change(instances=2)
     while 2 not in world.processes:

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from operator_world import NAME, World
-from test_operator_life import running
+from operator_world import NAME, World, running
 
 INCIDENT = {
     "number": 3,

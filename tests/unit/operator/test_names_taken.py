@@ -4,11 +4,10 @@ told of, and the rest of the herd goes on."""
 import copy
 
 import pytest
-from operator_world import NAME, World
+from operator_world import NAME, World, condition, running
 from pgherd_operator.core.observed import Key
 from pgherd_operator.objects import names
 from strangers import SHARED, are_untouched, of_member, present, settle_in, stranger
-from test_operator_life import condition, running
 
 VOLUME = ("PersistentVolumeClaim", f"{NAME}-4-data")
 
@@ -23,10 +22,7 @@ async def test_nothing_that_was_there_before_is_changed_or_deleted(key: Key) -> 
     assert condition(world, "Progressing")["reason"] == "NameTaken"
     assert " ".join(key) in condition(world, "Progressing")["message"]
     assert [event.kind for event in world.events if event.reason == "NameTaken"] == ["Warning"]
-    world.remove_resource()
-    while ("ReplicatedCluster", NAME) in world.objects:
-        await world.reconcile()
-        world.tick()
+    await world.removed(ticking=True)
     world.tick()
     assert list(world.objects) == [key]
     assert are_untouched(world)
@@ -49,8 +45,7 @@ async def test_the_members_work_without_what_is_taken(key: Key) -> None:
 async def test_a_member_whose_names_are_taken_does_not_start_and_the_others_go_on(key: Key) -> None:
     world = await running()
     settle_in(world, key)
-    world.change(instances=4)
-    await world.settle()
+    await world.changed(instances=4)
     assert are_untouched(world)
     by_volume = key == VOLUME  # then another number is free
     assert world.voters() == ({1, 2, 3, 5} if by_volume else {1, 2, 3})
@@ -121,9 +116,7 @@ async def test_what_an_earlier_herd_has_left_is_waited_for_and_not_told_of() -> 
     world = await running()
     services = [key for key in world.objects if key[0] == "Service"]
     former = {key: copy.deepcopy(world.objects[key]) for key in services}
-    world.remove_resource()
-    while ("ReplicatedCluster", NAME) in world.objects:
-        await world.reconcile()
+    await world.removed()
     world.tick()
     world.objects = {**world.objects, **former}  # garbage collection takes its time
     world.submit()

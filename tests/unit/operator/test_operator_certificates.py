@@ -3,8 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from operator_world import NAME, NAMESPACE, World
-from test_operator_life import condition, running
+from operator_world import NAME, NAMESPACE, World, condition, running
 
 
 async def test_certificates_are_renewed_after_two_thirds_of_their_time() -> None:

@@ -6,24 +6,9 @@ import json
 from datetime import timedelta
 
 import pytest
-from operator_world import NAME, World
+from operator_world import NAME, World, condition, running
 from pgherd_operator.core.actions import Reason
 from pgherd_operator.objects import names
-
-
-async def running(**spec: object) -> World:
-    """A herd that has come up."""
-    world = World()
-    world.submit(**spec)
-    await world.settle()
-    return world
-
-
-def condition(world: World, kind: str) -> dict[str, str]:
-    """A condition of the resource."""
-    (found,) = [c for c in world.resource["status"]["conditions"] if c["type"] == kind]
-    assert isinstance(found, dict)
-    return found
 
 
 async def test_three_members_come_up_and_the_resource_says_so() -> None:
@@ -49,8 +34,7 @@ async def test_witnesses_found_the_herd_with_the_others() -> None:
 async def test_it_grows_from_one_to_three_to_five_and_back() -> None:
     world = await running(instances=1)
     for wanted in (3, 5, 3):
-        world.change(instances=wanted)
-        await world.settle()
+        await world.changed(instances=wanted)
         assert len(world.voters()) == wanted
         assert condition(world, "Ready")["status"] == "True"
     assert {name for kind, name in world.objects if kind == "PersistentVolumeClaim"} == {
@@ -80,8 +64,7 @@ async def test_a_finalizer_that_another_one_sets_meanwhile_is_kept() -> None:
 
 async def test_a_leaving_member_leaves_the_view_before_its_volume_goes() -> None:
     world = await running(instances=3)
-    world.change(instances=2)
-    await world.settle()
+    await world.changed(instances=2)
     leave = world.writes.index(f"ask /view/leave {NAME}-3")
     assert leave < world.writes.index(f"delete PersistentVolumeClaim {NAME}-3-data")
 
@@ -90,8 +73,7 @@ async def test_who_shares_a_node_leaves_before_the_youngest() -> None:
     world = await running(instances=5)
     for number, node in enumerate(("a", "b", "b", "c", "d"), 1):
         world.objects["Pod", names.member(NAME, number)]["spec"]["nodeName"] = node
-    world.change(instances=3)
-    await world.settle()
+    await world.changed(instances=3)
     assert {name for kind, name in world.objects if kind == "PersistentVolumeClaim"} == {
         names.volume(NAME, number) for number in (1, 2, 4)
     }
@@ -99,12 +81,10 @@ async def test_who_shares_a_node_leaves_before_the_youngest() -> None:
 
 async def test_the_volume_of_a_member_that_left_can_be_retained() -> None:
     world = await running(instances=3, storage={"onScaleDown": "Retain"})
-    world.change(instances=2)
-    await world.settle()
+    await world.changed(instances=2)
     kept = world.objects["PersistentVolumeClaim", f"{NAME}-3-data"]
     assert kept["metadata"]["labels"][names.RETIRED] == "true"
-    world.change(instances=3)
-    await world.settle()
+    await world.changed(instances=3)
     assert world.voters() == {1, 2, 4}  # the retained volume is nobody's again
 
 
@@ -167,8 +147,7 @@ async def test_without_a_quorum_nothing_is_replaced_and_the_missing_are_named() 
 async def test_a_changed_parameter_restarts_the_members_one_at_a_time_the_proposer_last() -> None:
     world = await running()
     world.writes.clear()
-    world.change(postgres={"parameters": {"work_mem": "8MB"}})
-    await world.settle()
+    await world.changed(postgres={"parameters": {"work_mem": "8MB"}})
     deleted = [write for write in world.writes if write.startswith("delete Pod")]
     assert deleted == [f"delete Pod {NAME}-{number}" for number in (2, 3, 1)]
     config = world.objects["ConfigMap", f"{NAME}-1"]["data"]["pgherd.conf"]
@@ -179,8 +158,7 @@ async def waiting_for_a_reader() -> World:
     """A herd with a reader that gets no node."""
     world = await running()
     world.unscheduled = {65}
-    world.change(readers=1)
-    await world.settle()
+    await world.changed(readers=1)
     assert "herd-65 has yet to" in world.resource["status"]["step"]
     return world
 
@@ -196,8 +174,7 @@ async def test_a_lost_database_does_not_wait_for_a_reader_that_does_not_come_up(
 
 async def test_a_herd_shrinks_in_spite_of_a_reader_that_does_not_come_up() -> None:
     world = await waiting_for_a_reader()
-    world.change(instances=2)
-    await world.settle()
+    await world.changed(instances=2)
     assert world.voters() == {1, 2}
 
 
@@ -219,8 +196,7 @@ async def test_a_pod_that_never_ends_does_not_hold_up_the_spec_that_heals_anothe
     world.tick()
     assert not world.primary()
     world.now += timedelta(minutes=5)
-    world.change(postgres={"parameters": {}})
-    await world.settle()
+    await world.changed(postgres={"parameters": {}})
     assert world.primary()
     assert world.works(2)
 
@@ -230,8 +206,7 @@ async def test_of_a_herd_that_shrinks_the_member_goes_that_does_not_work(number:
     world = await running()
     world.dead_nodes = {number}
     world.tick()
-    world.change(instances=2)
-    await world.settle()
+    await world.changed(instances=2)
     assert world.voters() == {1, 2, 3} - {number}
     assert condition(world, "Ready")["status"] == "True"
 
@@ -239,8 +214,7 @@ async def test_of_a_herd_that_shrinks_the_member_goes_that_does_not_work(number:
 async def test_a_herd_that_shrinks_breaks_off_no_maintenance() -> None:
     world = await running()
     world.processes[2].maintained = True
-    world.change(instances=2)
-    await world.settle()
+    await world.changed(instances=2)
     assert 2 in world.voters()
 
 
@@ -263,8 +237,7 @@ async def test_a_rollout_waits_for_maintenance_and_says_so(*, serves: bool) -> N
 
 async def test_a_bad_change_stops_at_the_first_member_and_the_next_change_heals_it() -> None:
     world = await broken_at_the_first_member()
-    world.change(postgres={"parameters": {}})
-    await world.settle()
+    await world.changed(postgres={"parameters": {}})
     assert condition(world, "Ready")["status"] == "True"
 
 
@@ -328,22 +301,17 @@ async def test_a_dead_node_keeps_nobody_waiting_once_its_volume_is_given_up() ->
 
 async def test_hibernation_keeps_the_volumes_and_wakes_up_by_itself() -> None:
     world = await running()
-    world.change(hibernated=True)
-    await world.settle()
+    await world.changed(hibernated=True)
     assert not world.processes
     assert condition(world, "Ready")["reason"] == "Hibernated"
-    world.change(hibernated=False)
-    await world.settle()
+    await world.changed(hibernated=False)
     assert condition(world, "Ready")["status"] == "True"
 
 
 @pytest.mark.parametrize(("policy", "left"), [("Retain", 3), ("Delete", 0)])
 async def test_deletion_does_with_the_volumes_what_the_policy_says(policy: str, left: int) -> None:
     world = await running(deletionPolicy=policy)
-    world.remove_resource()
-    while ("ReplicatedCluster", NAME) in world.objects:
-        await world.reconcile()
-        world.tick()
+    await world.removed(ticking=True)
     for _ in range(3):
         world.tick()
     assert len([key for key in world.objects if key[0] == "PersistentVolumeClaim"]) == left
@@ -354,9 +322,7 @@ async def test_a_resource_created_again_goes_on_with_the_retained_volumes() -> N
     world = await running()
     identity = world.cluster_id()
     password = world.objects["Secret", f"{NAME}-app"]["data"]["password"]
-    world.remove_resource()
-    while ("ReplicatedCluster", NAME) in world.objects:
-        await world.reconcile()
+    await world.removed()
     for _ in range(3):
         world.tick()
     world.submit()
@@ -389,12 +355,10 @@ async def test_pods_that_are_gone_are_made_again_though_a_password_or_the_ca_is_
     world.change(postgres={"parameters": {"work_mem": "8MB"}})  # a new pod might not start
     await world.settle()
     assert not [one for one in world.writes[written:] if one.startswith("delete")]
-    world.change(hibernated=True)
-    await world.settle()
+    await world.changed(hibernated=True)
     assert not [name for kind, name in world.objects if kind == "Pod"]
     world.objects["Secret", f"{NAME}-{secret}"] = kept
-    world.change(hibernated=False)
-    await world.settle()
+    await world.changed(hibernated=False)
     assert condition(world, "Ready")["status"] == "True"
 
 
@@ -418,9 +382,7 @@ async def test_drift_is_repaired() -> None:
 
 
 async def test_a_certificate_that_lost_a_key_is_issued_again() -> None:
-    world = World()
-    world.submit()
-    await world.settle()
+    world = await running()
     del world.objects["Secret", f"{NAME}-2-tls"]["data"]["tls.key"]
     await world.settle()
     assert world.objects["Secret", f"{NAME}-2-tls"]["data"]["tls.key"]
@@ -432,9 +394,7 @@ async def test_a_certificate_that_lost_a_key_is_issued_again() -> None:
 async def test_objects_of_others_under_the_label_of_the_herd_change_nothing(
     kind: str, number: str | None, owned: bool
 ) -> None:
-    world = World()
-    world.submit()
-    await world.settle()
+    world = await running()
     writes = list(world.writes)
     original = world.objects[kind, f"{NAME}-1" if kind == "Pod" else f"{NAME}-1-data"]
     stranger = copy.deepcopy(original)
@@ -471,8 +431,7 @@ async def test_cert_manager_is_asked_for_what_the_members_need() -> None:
 
 async def test_more_witnesses_may_come_later() -> None:
     world = await running(instances=3)
-    world.change(witnesses=1)
-    await world.settle()
+    await world.changed(witnesses=1)
     assert world.view is not None
     assert [member.witness for member in world.view.voters] == [False] * 3 + [True]
 
@@ -492,12 +451,10 @@ async def test_readers_come_and_go_and_hold_up_no_voter() -> None:
     shown = {one["name"]: one for one in world.resource["status"]["members"]}
     assert shown[f"{NAME}-65"]["role"] == shown[f"{NAME}-65"]["inView"] == "Reader"
     world.processes[65].broken = True
-    world.change(instances=4, readers=1)
-    await world.settle()
+    await world.changed(instances=4, readers=1)
     assert world.voters() == {1, 2, 3, 4}
     assert [member.number for member in world.view.members if member.reader] == [66]
-    world.change(readers=0)
-    await world.settle()
+    await world.changed(readers=0)
     assert {member.number for member in world.view.members} == {1, 2, 3, 4}
 
 

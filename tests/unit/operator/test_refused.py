@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
-from operator_world import NAME, World
+from operator_world import NAME, World, condition, running
 from pgherd_operator.core.observed import Pod
 from pgherd_operator.objects import config, network
 from pgherd_operator.objects.model import Release
@@ -16,7 +16,6 @@ from pgherd_operator.shell.kube.interface import ApiError, Manifest, NotFoundErr
 from pgherd_operator.shell.observing.reading import parse_pod, pod_trouble
 from pgherd_operator.shell.observing.sidecars import SidecarRefusedError
 from test_objects import DATABASE, cluster
-from test_operator_life import condition, running
 
 NO_KIND = NotFoundError(404, "GET podmonitors: 404 the server could not find the resource")
 FORBIDDEN = ApiError(403, "GET podmonitors: 403 podmonitors is forbidden")

@@ -9,13 +9,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from operator_world import NAME, World
+from operator_world import NAME, World, condition, running
 from pgherd_operator.api import OPERATOR
 from pgherd_operator.core.upgrade import Stage, Turns
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
 from pgherd_operator.shell.kube.interface import ApiError
-from test_operator_life import condition, running
 from test_refused import looks
 
 NEW = Release(version="2", sidecar_image="sidecar:2", postgres_image="postgres:2")
@@ -67,8 +66,7 @@ async def test_a_pod_that_is_made_anew_before_has_the_images_of_the_others() -> 
     assert world.works(2)
     assert images(world) == OLD
     assert "upgrades is Manual" in condition(world, "Upgraded")["message"]
-    world.change(maintenance={"upgrades": "Automatic"})
-    await world.settle()
+    await world.changed(maintenance={"upgrades": "Automatic"})
     assert images(world) == {"sidecar:2", "postgres:2"}
 
 
@@ -76,8 +74,7 @@ async def test_what_a_user_changes_waits_for_no_release() -> None:
     world = await running(maintenance={"upgrades": "Manual"})
     before = uids(world)
     world.release = NEW
-    world.change(postgres={"parameters": {"work_mem": "8MB"}})
-    await world.settle()
+    await world.changed(postgres={"parameters": {"work_mem": "8MB"}})
     assert not {*uids(world).values()} & {*before.values()}
     assert images(world) == OLD
 
@@ -114,8 +111,7 @@ async def test_a_herd_without_its_passwords_waits_and_holds_up_no_other() -> Non
 async def test_a_reader_without_a_node_holds_up_no_release_and_no_other_reader() -> None:
     world = await running(readers=1)
     world.unscheduled = {66}
-    world.change(readers=2)
-    await world.settle()
+    await world.changed(readers=2)
     world.release = NEW
     await world.settle()
     assert images(world) == {"sidecar:2", "postgres:2"}
@@ -186,8 +182,7 @@ async def test_a_herd_that_is_put_to_rest_gives_its_turn_to_others_and_ends_its_
     other = ("other", "herd")
     assert world.turns.ask(other, Stage.WAITING, ready=True, age_s=600.0) == ""
     world.turns.ask(other, Stage.DONE, ready=True, age_s=600.0)
-    world.change(hibernated=False, maintenance={}, postgres={})
-    await world.settle()
+    await world.changed(hibernated=False, maintenance={}, postgres={})
     assert images(world) == {"sidecar:2", "postgres:2"}
     assert world.turns.ask(other, Stage.WAITING, ready=True, age_s=600.0) == ""
 
@@ -336,8 +331,7 @@ async def test_a_herd_that_is_another_operator_s_meanwhile_gives_its_turn_back()
 
 async def test_the_last_spec_that_could_be_used_is_kept() -> None:
     world = await running()
-    world.change(instances=4)
-    await world.settle()
+    await world.changed(instances=4)
     text = world.objects["ConfigMap", names.ledger(NAME)]["data"]["spec"]
     assert json.loads(text)["instances"] == 4
 

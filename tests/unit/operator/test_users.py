@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 from operator_api_server import Killed
-from operator_world import NAME, NAMESPACE, World
+from operator_world import NAME, NAMESPACE, World, running
 from pgherd_operator.api.resource import InvalidSpec, parse
 from pgherd_operator.core.actions import Reason
 from pgherd_operator.objects import names
 
 
 async def herd_with(*users: dict[str, Any], **spec: Any) -> World:
-    world = World()
-    world.submit(users=list(users), **spec)
-    await world.settle()
+    world = await running(users=list(users), **spec)
     return world
 
 
@@ -60,9 +58,7 @@ async def test_a_user_is_made_with_a_password_of_its_own() -> None:
 
 
 async def test_the_password_is_that_of_the_secret_also_after_it_has_changed() -> None:
-    world = World()
-    world.submit(users=[{"name": "ann", "passwordSecret": {"name": "mine", "key": "pw"}}])
-    await world.settle()
+    world = await running(users=[{"name": "ann", "passwordSecret": {"name": "mine", "key": "pw"}}])
     text = "Secret mine with the password of ann is missing: make it"
     assert condition(world) == ("False", "UsersFailed", text)
     assert told(world) == [("UsersFailed", text)]  # once
@@ -124,8 +120,7 @@ async def test_a_secret_of_another_herd_is_not_used() -> None:
 async def test_a_role_that_cannot_be_dropped_holds_up_no_other_work() -> None:
     world = await herd_with({"name": "ann"})
     world.owners.add("ann")
-    world.change(users=[{"name": "ann", "ensure": "absent"}], instances=4)
-    await world.settle()
+    await world.changed(users=[{"name": "ann", "ensure": "absent"}], instances=4)
     assert world.voters() == {1, 2, 3, 4}
     assert condition(world) == ("False", "UsersFailed", "ann owns a table")
     assert told(world)[1:] == [("UsersFailed", "ann owns a table")]
@@ -142,8 +137,7 @@ async def test_who_is_taken_out_of_the_list_stays() -> None:
     world = await herd_with({"name": "ann"}, {"name": "group", "login": False})
     assert world.roles["group"]["password"] is None
     assert ("Secret", f"{NAME}-user-group") not in world.objects
-    world.change(users=[])
-    await world.settle()
+    await world.changed(users=[])
     assert world.roles.keys() == {"ann", "group"}
     assert condition(world) == ("True", "AsWanted", "none are asked for")
 
@@ -152,16 +146,13 @@ async def test_nobody_is_asked_where_no_user_is_wanted_or_nobody_writes() -> Non
     world = await herd_with()
     assert world.asked == 0
     assert condition(world)[0] == "True"
-    world.change(users=[{"name": "ann"}], hibernated=True)
-    await world.settle()
+    await world.changed(users=[{"name": "ann"}], hibernated=True)
     assert world.asked == 0
     assert condition(world)[:2] == ("Unknown", "Waiting")
-    world.change(hibernated=False)
-    await world.settle()
+    await world.changed(hibernated=False)
     assert world.roles.keys() == {"ann"}
     asked = world.asked
-    world.change(maintenance={"paused": True})
-    await world.settle()
+    await world.changed(maintenance={"paused": True})
     assert world.asked == asked
 
 
@@ -195,10 +186,7 @@ async def test_whatever_fails_the_users_come_about(kind: Any, write: int) -> Non
 async def test_passwords_go_with_the_volumes_only() -> None:
     world = await herd_with({"name": "ann"}, {"name": "bob", "passwordSecret": {"name": "mine"}})
     make_secret(world, "mine", password="bob's")
-    world.remove_resource()
-    while ("ReplicatedCluster", NAME) in world.objects:
-        await world.reconcile()
-        world.tick()
+    await world.removed(ticking=True)
     assert ("Secret", f"{NAME}-user-ann") in world.objects
 
     world = World()
@@ -208,10 +196,7 @@ async def test_passwords_go_with_the_volumes_only() -> None:
         users=[{"name": "ann"}, {"name": "bob", "passwordSecret": {"name": "mine"}}],
     )
     await world.settle()
-    world.remove_resource()
-    while ("ReplicatedCluster", NAME) in world.objects:
-        await world.reconcile()
-        world.tick()
+    await world.removed(ticking=True)
     assert [name for kind, name in world.objects if kind == "Secret"] == ["mine"]
 
 
