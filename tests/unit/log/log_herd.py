@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import replace
 from math import inf
 from random import Random
+from typing import Any
 
 from pgherd_sidecar.core.consensus import (
     Block,
@@ -164,6 +165,16 @@ class Herd:
         self.settle()
         assert self[name].member.role is Role.PROPOSER
 
+    def order(self, name: str, data: bytes, count: int = 1) -> None:
+        """Have a member submit entries, and let that come to an end."""
+        self[name].member.submit(data, count, self.now)
+        self.settle()
+
+    def change(self, name: str, seconds: float, **wanted: Any) -> None:
+        """Ask a member for a change of the membership, and let time pass."""
+        self[name].member.change(**wanted)
+        self.pass_time(seconds)
+
     def pass_time(self, seconds: float) -> None:
         """Let time pass in steps of a heartbeat, settling at each."""
         end = self.now + seconds
@@ -188,3 +199,10 @@ class Herd:
         kinds = [type(message).__name__ for _, _, message in self.carried]
         self.carried.clear()
         return kinds
+
+
+def led_by(name: str, count: int, *, evict_s: float = inf, disks: bool = False) -> Herd:
+    """A herd that has elected this member."""
+    herd = Herd(count, evict_s=evict_s, disks=disks)
+    herd.elect(name)
+    return herd

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, cast
 
-from log_herd import Herd
+from log_herd import led_by
 from pgherd_sidecar.agent.log.reader import LogReader
 from pgherd_sidecar.core.consensus import Block, Persist
 from pgherd_sidecar.core.consensus.model.messages import Mend
@@ -13,16 +13,13 @@ from pgherd_sidecar.env.storage.segments import SegmentLog
 
 def test_a_damaged_block_that_was_overwritten_is_not_asked_for_any_more() -> None:
     """[D5] It was on no other disk; now another block holds its position."""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.isolate("n1")
-    herd["n1"].member.submit(b"lost", 1, herd.now)
-    herd.settle()
+    herd.order("n1", b"lost")
     herd["n1"].member.damaged(2, herd.now)
     assert herd["n1"].member.damaged_at == 2
     herd.elect("n2")
-    herd["n2"].member.submit(b"instead", 3, herd.now)
-    herd.settle()
+    herd.order("n2", b"instead", 3)
     herd.heal()
     herd.pass_time(3)
     assert herd["n1"].data == herd["n2"].data
@@ -31,10 +28,8 @@ def test_a_damaged_block_that_was_overwritten_is_not_asked_for_any_more() -> Non
 
 def test_who_is_asked_for_the_middle_of_a_block_does_not_say_that_it_was_trimmed() -> None:
     """[D5] Else the block might be taken for lost for good."""
-    herd = Herd(3)
-    herd.elect("n1")
-    herd["n1"].member.submit(b"three", 3, herd.now)
-    herd.settle()
+    herd = led_by("n1", 3)
+    herd.order("n1", b"three", 3)
     asked = herd["n2"].member
     asked.receive("n3", Mend(asked.term, asked.last_position), herd.now)
     (fetch,) = asked.take_effects().fetch

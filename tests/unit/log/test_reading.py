@@ -1,6 +1,6 @@
 """A barrier covers what was acknowledged before it, and a minority has none [F1-F5]."""
 
-from log_herd import Herd
+from log_herd import Herd, led_by
 from pgherd_sidecar.core.consensus import Barrier, LogBase
 from pgherd_sidecar.core.consensus.model.messages import BarrierReply
 
@@ -15,8 +15,7 @@ def barrier(herd: Herd, name: str) -> int | None:
 
 def test_what_only_its_origin_knows_to_be_committed_is_covered() -> None:
     """[F3] The proposer does not know it yet, so its commit position would be too low."""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd["n2"].member.submit(b"mine", 1, herd.now)
     herd.take_effects()
     herd.deliver()  # the submission
@@ -30,24 +29,21 @@ def test_what_only_its_origin_knows_to_be_committed_is_covered() -> None:
 
 def test_no_proposer_is_needed() -> None:
     """[F1]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.down = {"n1"}
     assert barrier(herd, "n2") == barrier(herd, "n3") == 1
 
 
 def test_a_minority_gets_no_barrier_until_it_is_none_any_more() -> None:
     """[F3]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.isolate("n1")
     member = herd["n1"].member
     number = member.ask_barrier(herd.now)
     herd.pass_time(3)
     assert member.barrier.number < number
     herd.elect("n2")
-    herd["n2"].member.submit(b"elsewhere", 1, herd.now)
-    herd.settle()
+    herd.order("n2", b"elsewhere")
     assert herd["n2"].member.commit_position > 1
     herd.heal()
     herd.pass_time(0.3)
@@ -57,8 +53,7 @@ def test_a_minority_gets_no_barrier_until_it_is_none_any_more() -> None:
 
 def test_all_who_wait_at_a_moment_share_a_round_and_who_comes_later_has_another() -> None:
     """[F2]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.kinds()
     member = herd["n2"].member
     shared = {member.ask_barrier(herd.now) for _ in range(10)}
@@ -72,8 +67,7 @@ def test_all_who_wait_at_a_moment_share_a_round_and_who_comes_later_has_another(
 
 def test_an_answer_to_another_round_is_none() -> None:
     """[F2] It may have been sent before what is to be covered."""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     member = herd["n2"].member
     number = member.ask_barrier(herd.now)
     herd.take_effects()
@@ -86,13 +80,11 @@ def test_an_answer_to_another_round_is_none() -> None:
 
 def test_who_is_about_to_be_a_voter_can_ask_and_is_not_counted() -> None:
     """[F4]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.add("n4", LogBase())
     herd["n4"].member.meet("n1", "")
     herd["n1"].member.meet("n4", "disk of n4")
-    herd["n1"].member.change(join=herd["n4"].identity)
-    herd.pass_time(2)
+    herd.change("n1", 2, join=herd["n4"].identity)
     assert "n4" in herd["n1"].member.membership.voters
     end = herd["n1"].member.commit_position
     assert barrier(herd, "n4") == end
@@ -101,16 +93,14 @@ def test_who_is_about_to_be_a_voter_can_ask_and_is_not_counted() -> None:
 
 
 def test_a_herd_of_one_asks_nobody() -> None:
-    herd = Herd(1)
-    herd.elect("n1")
+    herd = led_by("n1", 1)
     herd.kinds()
     assert barrier(herd, "n1") == 1
     assert herd.kinds() == []
 
 
 def test_nobody_is_asked_any_more_when_nobody_waits() -> None:
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.isolate("n1")
     member = herd["n1"].member
     member.ask_barrier(herd.now)

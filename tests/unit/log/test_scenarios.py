@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from log_herd import Herd
+from log_herd import Herd, led_by
 from pgherd_sidecar.core.consensus import (
     Component,
     Fetch,
@@ -15,8 +15,7 @@ from pgherd_sidecar.core.consensus.model.messages import Ack, Append, Commit, Vo
 
 
 def test_a_herd_elects_a_proposer_whose_no_op_commits_at_once() -> None:
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     for machine in herd.machines.values():
         assert machine.member.proposer == "n1"
         assert machine.member.commit_position == 1
@@ -24,8 +23,7 @@ def test_a_herd_elects_a_proposer_whose_no_op_commits_at_once() -> None:
 
 
 def test_a_herd_of_one_needs_nobody() -> None:
-    herd = Herd(1)
-    herd.elect("n1")
+    herd = led_by("n1", 1)
     assert herd["n1"].member.submit(b"entry", 1, herd.now)
     herd.settle()
     assert herd["n1"].member.commit_position == 2
@@ -33,11 +31,9 @@ def test_a_herd_of_one_needs_nobody() -> None:
 
 def test_a_block_costs_one_append_and_one_ack_per_peer_and_a_commit_if_nothing_follows() -> None:
     """[K4]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.kinds()
-    herd["n1"].member.submit(b"one", 1, herd.now)
-    herd.settle()
+    herd.order("n1", b"one")
     kinds = Counter(herd.kinds())
     assert (kinds["Append"], kinds["Ack"]) == (2, 2)
     assert kinds["Commit"] <= 2
@@ -46,8 +42,7 @@ def test_a_block_costs_one_append_and_one_ack_per_peer_and_a_commit_if_nothing_f
 
 def test_the_origin_learns_of_its_commit_without_waiting_for_acks_at_the_proposer() -> None:
     """[K3] Own flush plus the proposer's is a quorum of three: one round trip."""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd["n2"].member.submit(b"mine", 1, herd.now)
     herd.cut = {("n2", "n1"), ("n3", "n1")}
     herd.cut.remove(("n2", "n1"))
@@ -61,8 +56,7 @@ def test_the_origin_learns_of_its_commit_without_waiting_for_acks_at_the_propose
 
 def test_submissions_that_arrive_during_a_flush_share_the_next_block_sorted_by_origin() -> None:
     """[A0]"""
-    herd = Herd(3)
-    herd.elect("n2")
+    herd = led_by("n2", 3)
     proposer = herd["n2"]
     proposer.slow_disk = True
     proposer.member.submit(b"first", 1, herd.now)
@@ -78,8 +72,7 @@ def test_submissions_that_arrive_during_a_flush_share_the_next_block_sorted_by_o
 
 def test_nothing_is_acknowledged_before_it_is_flushed() -> None:
     """[D1]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd["n2"].slow_disk = herd["n3"].slow_disk = True
     herd["n1"].member.submit(b"entry", 1, herd.now)
     herd.kinds()
@@ -119,12 +112,10 @@ def test_a_member_that_forgot_nothing_votes_once_per_term() -> None:
 
 def test_a_new_proposer_takes_over_the_most_advanced_log_of_its_voters() -> None:
     """[R1, R2]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.down = {"n3"}
     for data in (b"a", b"b", b"c"):
-        herd["n1"].member.submit(data, 1, herd.now)
-        herd.settle()
+        herd.order("n1", data)
     herd.down = {"n1"}
     herd.elect("n3")
     assert herd["n3"].data == [b"noop", b"a", b"b", b"c", b"noop"]
@@ -133,14 +124,11 @@ def test_a_new_proposer_takes_over_the_most_advanced_log_of_its_voters() -> None
 
 def test_a_diverged_tail_is_truncated_when_its_owner_returns() -> None:
     """[A2, A3]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.isolate("n1")
-    herd["n1"].member.submit(b"lost", 1, herd.now)
-    herd.settle()
+    herd.order("n1", b"lost")
     herd.elect("n2")
-    herd["n2"].member.submit(b"kept", 1, herd.now)
-    herd.settle()
+    herd.order("n2", b"kept")
     assert herd["n1"].data == [b"noop", b"lost"]
     herd.heal()
     herd.pass_time(0.5)
@@ -150,11 +138,9 @@ def test_a_diverged_tail_is_truncated_when_its_owner_returns() -> None:
 
 def test_blocks_of_an_older_term_do_not_commit_by_counting_alone() -> None:
     """[K2] The case of Raft's figure 8: a quorum holds the old block, and it may yet be lost."""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.isolate("n1")
-    herd["n1"].member.submit(b"old", 1, herd.now)
-    herd.settle()
+    herd.order("n1", b"old")
     herd["n1"].start()
     herd.heal()
     herd.cut = {("n1", "n3"), ("n3", "n1")}
@@ -185,8 +171,7 @@ def test_blocks_of_an_older_term_do_not_commit_by_counting_alone() -> None:
 
 def test_a_member_cut_off_does_not_disturb_when_it_returns() -> None:
     """[E2]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.isolate("n3")
     herd.pass_time(10)
     assert herd["n3"].member.proposer is None
@@ -199,8 +184,7 @@ def test_a_member_cut_off_does_not_disturb_when_it_returns() -> None:
 
 def test_followers_that_learn_of_their_proposers_end_elect_another_at_once() -> None:
     """[E8]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.isolate("n1")
     for name in ("n2", "n3"):
         herd[name].member.ended("n1", herd.now)
@@ -212,8 +196,7 @@ def test_followers_that_learn_of_their_proposers_end_elect_another_at_once() -> 
 
 def test_one_follower_that_is_wrong_about_the_end_of_its_proposer_disturbs_nobody() -> None:
     """[E8]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     for _ in range(20):
         herd["n2"].member.ended("n1", herd.now)
         herd.pass_time(0.3)
@@ -224,8 +207,7 @@ def test_one_follower_that_is_wrong_about_the_end_of_its_proposer_disturbs_nobod
 
 def test_a_proposer_that_hears_nobody_steps_down_and_says_so_to_its_callers() -> None:
     """[E5]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.isolate("n1")
     herd.pass_time(3)
     assert herd["n1"].member.role is not Role.PROPOSER
@@ -234,12 +216,10 @@ def test_a_proposer_that_hears_nobody_steps_down_and_says_so_to_its_callers() ->
 
 def test_a_lagging_member_is_fed_from_disk_and_bounded_in_flight() -> None:
     """[A5]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.down = {"n3"}
     for i in range(20):
-        herd["n1"].member.submit(b"%3d" % i * 20, 1, herd.now)
-        herd.settle()
+        herd.order("n1", b"%3d" % i * 20)
     herd.down = set()
     herd.pass_time(0.5)
     assert herd["n3"].data == herd["n1"].data
@@ -248,8 +228,7 @@ def test_a_lagging_member_is_fed_from_disk_and_bounded_in_flight() -> None:
 
 def test_what_was_read_before_a_truncation_reached_the_disk_is_not_sent() -> None:
     """[A5] A new proposer has just taken over the log of another, and its disk is slow."""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.isolate("n1")
     proposer = herd["n1"].member
     proposer.submit(b"former", 1, herd.now)
@@ -277,8 +256,7 @@ def test_a_member_behind_the_trimmed_log_is_reported_as_stranded() -> None:
     herd = Herd(3)
     herd.down = {"n3"}
     herd.elect("n1")
-    herd["n1"].member.submit(b"entry", 1, herd.now)
-    herd.settle()
+    herd.order("n1", b"entry")
     herd["n1"].member.trim(2)
     herd.down = set()
     herd.pass_time(0.5)
@@ -289,12 +267,10 @@ def test_a_member_behind_the_trimmed_log_is_reported_as_stranded() -> None:
 @pytest.mark.parametrize("first", ["n2", "n4"])
 def test_who_can_not_feed_the_majority_lets_another_propose_who_can(first: str) -> None:
     """[E6] The log of n4 begins where n3, which was down, has not been yet; n1 is lost."""
-    herd = Herd(4, disks=True)
-    herd.elect("n1")
+    herd = led_by("n1", 4, disks=True)
     herd.down = {"n3"}
     for data in (b"a", b"b", b"c"):
-        herd["n1"].member.submit(data, 1, herd.now)
-        herd.settle()
+        herd.order("n1", data)
     late = herd["n4"]
     late.base = herd["n1"].member.base_at(3)
     late.blocks = [block for block in late.blocks if block.first > 3]
@@ -310,8 +286,7 @@ def test_who_can_not_feed_the_majority_lets_another_propose_who_can(first: str) 
 
 def test_a_proposer_whose_disk_hangs_steps_down() -> None:
     """[E7] It answers, but can order nothing more. H27"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.pass_time(20)
     hanging = herd["n1"]
     hanging.slow_disk = True
@@ -358,8 +333,7 @@ def test_who_abstained_votes_when_it_was_fed_up_to_the_present_term() -> None:
     herd.isolate("n3")
     herd.elect("n1")
     for entry in (bytes(60), bytes(60), b"last"):
-        herd["n1"].member.submit(entry, 1, herd.now)
-        herd.settle()
+        herd.order("n1", entry)
     herd["n3"].member.abstains = True
     herd.cut = {("n2", "n3"), ("n3", "n2")}
     herd["n3"].slow_disk = True
@@ -379,8 +353,7 @@ def test_who_abstains_goes_on_while_it_has_entries_of_former_terms_only() -> Non
     herd = Herd(3)
     herd.down = {"n3"}
     herd.elect("n1")
-    herd["n1"].member.submit(bytes(150), 1, herd.now)
-    herd.settle()
+    herd.order("n1", bytes(150))
     herd["n1"].start()
     herd.elect("n2")
     herd["n3"].member.abstains = True
@@ -400,8 +373,7 @@ def test_who_abstains_goes_on_while_it_has_entries_of_former_terms_only() -> Non
 
 
 def test_the_queue_of_the_proposer_is_bounded() -> None:
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     proposer = herd["n1"]
     proposer.slow_disk = True
     assert proposer.member.submit(b"x", 1, herd.now)
@@ -411,8 +383,7 @@ def test_the_queue_of_the_proposer_is_bounded() -> None:
 
 
 def test_impossible_messages_are_the_peers_fault() -> None:
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     proposer, follower = herd["n1"].member, herd["n2"].member
     with pytest.raises(RemoteProtocolError, match="does not exist"):
         proposer.receive("n2", Ack(1, 99), herd.now)
@@ -436,10 +407,8 @@ def test_misuse_is_the_callers_fault() -> None:
 
 def test_a_block_that_was_trimmed_is_not_waited_for_until_an_absent_member_returns() -> None:
     """[D5] Who can be asked and has not trimmed it is asked twice, and may give it all the time."""
-    herd = Herd(4)
-    herd.elect("n1")
-    herd["n1"].member.submit(b"entry", 1, herd.now)
-    herd.settle()
+    herd = led_by("n1", 4)
+    herd.order("n1", b"entry")
     herd["n1"].member.trim(2)
     herd["n2"].member.trim(2)
     herd.isolate("n4")
@@ -456,8 +425,7 @@ def test_a_block_that_was_trimmed_is_not_waited_for_until_an_absent_member_retur
 
 def test_a_block_that_nobody_answers_for_is_waited_for() -> None:
     """[D5]"""
-    herd = Herd(3)
-    herd.elect("n1")
+    herd = led_by("n1", 3)
     herd.isolate("n3")
     herd["n3"].member.damaged(1, herd.now)
     herd.pass_time(20)

@@ -1,7 +1,7 @@
 """What those who are no members can do to the log: ask to join, and nothing else [V7] C18."""
 
 import pytest
-from log_herd import Herd
+from log_herd import Herd, led_by
 from pgherd_sidecar.core.consensus import Component, LogBase, Member, Message, Role
 from pgherd_sidecar.core.consensus.model.messages import (
     Append,
@@ -21,8 +21,7 @@ FORMER = "disk of n3"
 
 def herd_of_three(*, without: str = "") -> Herd:
     """A herd in which n1 proposes; one that has left is still there."""
-    herd = Herd(3, disks=True)
-    herd.elect("n1")
+    herd = led_by("n1", 3, disks=True)
     if without:
         herd["n1"].member.change(leave=((without, f"disk of {without}"),))
     herd.pass_time(2)
@@ -80,11 +79,9 @@ def test_a_stranger_can_ask_to_join_as_itself_only() -> None:
 def test_a_member_may_ask_for_others() -> None:
     herd = herd_of_three()
     herd.add("n4", LogBase())
-    herd["n2"].member.change(join=herd["n4"].identity)
-    herd.pass_time(2)
+    herd.change("n2", 2, join=herd["n4"].identity)
     assert "n4" in herd["n1"].member.membership.voters
-    herd["n4"].member.change(leave=(("n3", FORMER),))
-    herd.pass_time(1)
+    herd.change("n4", 1, leave=(("n3", FORMER),))
     assert "n3" not in herd["n1"].member.membership.names
 
 
@@ -94,18 +91,15 @@ def test_a_member_that_was_away_follows_a_proposer_that_it_does_not_know() -> No
     herd.down = {"n3"}
     for name in ("n4", "n5"):
         herd.add(name)
-        herd["n1"].member.change(join=herd[name].identity)
-        herd.pass_time(2)
-    herd["n1"].member.submit(b"entry", 1, herd.now)
-    herd.settle()
+        herd.change("n1", 2, join=herd[name].identity)
+    herd.order("n1", b"entry")
     herd.down = {"n1", "n2"}
     herd.elect("n4")
     herd.pass_time(1)
     assert herd["n3"].member.proposer == "n4"
     assert b"entry" in herd["n3"].data
     assert herd["n3"].member.component(herd.now) is Component.PRIMARY
-    herd["n3"].member.submit(b"mine", 1, herd.now)
-    herd.settle()
+    herd.order("n3", b"mine")
     assert all(b"mine" in herd[name].data for name in ("n4", "n5"))
 
 
