@@ -116,6 +116,12 @@ async def caught_up(connections: Sequence[Connection]) -> None:
         )
 
 
+async def spread(connections: Sequence[Connection], place: int, statement: str) -> None:
+    """Execute a message on the member in this place, and wait until all members have it."""
+    await run(connections[place], statement)
+    await caught_up(connections)
+
+
 async def same_everywhere(
     connections: Sequence[Connection], statement: str
 ) -> list[tuple[Any, ...]]:

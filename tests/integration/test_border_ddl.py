@@ -27,6 +27,7 @@ from .members import (
     once,
     run,
     same_everywhere,
+    spread,
     superusers,
 )
 
@@ -53,8 +54,9 @@ async def test_what_is_next_to_the_refused_works_everywhere(
 async def test_rows_go_to_the_same_partition_on_every_member(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(
-        connections[0],
+    await spread(
+        connections,
+        0,
         "CREATE TYPE en AS ENUM ('a', 'b');"
         "CREATE TABLE t (id text, e en, PRIMARY KEY (id, e)) PARTITION BY LIST (e);"
         "CREATE TABLE a PARTITION OF t FOR VALUES IN ('a') PARTITION BY HASH (id);"
@@ -63,7 +65,6 @@ async def test_rows_go_to_the_same_partition_on_every_member(
         "CREATE TABLE a1 PARTITION OF a FOR VALUES WITH (MODULUS 2, REMAINDER 1);"
         "INSERT INTO t SELECT i, (ARRAY['a', 'b'])[i % 2 + 1]::en FROM generate_series(1, 40) i",
     )
-    await caught_up(connections)
     await run(connections[1], "TRUNCATE a0")
     await run(connections[1], "ALTER TABLE t DETACH PARTITION b")
     left = await same_everywhere(connections, "SELECT id FROM t ORDER BY id")
@@ -189,8 +190,7 @@ async def test_view_that_waited_with_an_old_snapshot_is_the_same_on_every_member
     connections: list[Connection], schema: str, held_s: float
 ) -> None:
     await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
-    await run(connections[0], "CREATE MATERIALIZED VIEW v AS SELECT count(*) FROM t")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE MATERIALIZED VIEW v AS SELECT count(*) FROM t")
     async with (
         another(connections[0], schema) as reader,
         another(connections[0], schema) as watcher,
@@ -222,8 +222,7 @@ async def test_views_refreshed_beside_writers_are_the_same_on_every_member(
     connections: list[Connection], schema: str
 ) -> None:
     await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
-    await run(connections[0], "CREATE MATERIALIZED VIEW v AS SELECT count(*), sum(id) FROM t")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE MATERIALIZED VIEW v AS SELECT count(*), sum(id) FROM t")
     stop = asyncio.Event()
 
     async def write(connection: Connection, number: int) -> None:
@@ -303,11 +302,11 @@ async def test_change_of_a_type_excludes_who_writes_its_values(
     connections: list[Connection], schema: str, case: str
 ) -> None:
     before, typ, value, change = TYPES[case]
-    await run(
-        connections[0],
+    await spread(
+        connections,
+        0,
         f"CREATE TYPE c AS (a int, b int); {before}; CREATE TABLE t (id int PRIMARY KEY, v {typ})",
     )
-    await caught_up(connections)
     await run(connections[0], f"BEGIN; INSERT INTO t VALUES (1, {value})")
     await run(connections[1], change)
     with pytest.raises(psycopg.Error) as refusal:
@@ -403,26 +402,19 @@ async def test_privileges_on_the_database_are_those_of_every_member(
     revoke = f"REVOKE CREATE ON DATABASE app FROM {role}"
     async with superusers(herd, schema) as admins:
         await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE ROLE {role}')")
-        await run(admins[0], f"GRANT ALL ON SCHEMA {schema} TO {role}")
-        await caught_up(admins)
+        await spread(admins, 0, f"GRANT ALL ON SCHEMA {schema} TO {role}")
         await run(connections[0], grant)  # the owner of the database may
-        await run(admins[0], make)
-        await caught_up(admins)
+        await spread(admins, 0, make)
         await run(admins[0], drop)
-        await run(admins[0], f"SELECT pgherd.run_everywhere('{grant}')")
-        await caught_up(admins)
-        await run(admins[1], make)
-        await caught_up(admins)
-        await run(admins[1], drop)
-        await caught_up(admins)
+        await spread(admins, 0, f"SELECT pgherd.run_everywhere('{grant}')")
+        await spread(admins, 1, make)
+        await spread(admins, 1, drop)
         await run(admins[2], revoke)  # one that has lost it gets it back, or is the first
         with contextlib.suppress(psycopg.errors.InsufficientPrivilege, psycopg.OperationalError):
-            await run(admins[0], make)
-            await caught_up(admins)
+            await spread(admins, 0, make)
             await run(admins[0], drop)
         await run(admins[0], "RESET ROLE")
-        await run(admins[0], f"SELECT pgherd.run_everywhere('{revoke}')")
-        await caught_up(admins)
+        await spread(admins, 0, f"SELECT pgherd.run_everywhere('{revoke}')")
         known = f"SELECT * FROM pgherd.shared WHERE key = '{{database,{role}}}'"
         assert await same_everywhere(admins, known) == []
         assert (
@@ -444,23 +436,17 @@ async def test_database_has_one_owner_on_every_member(
     owner = f"ALTER DATABASE app OWNER TO {role}"
     back = "ALTER DATABASE app OWNER TO app"
     async with superusers(herd, schema) as admins:
-        await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE ROLE {role}')")
-        await caught_up(admins)
+        await spread(admins, 0, f"SELECT pgherd.run_everywhere('CREATE ROLE {role}')")
         await run(admins[0], owner)  # what was changed on one member comes along with a command
-        await run(admins[0], made)
-        await caught_up(admins)
+        await spread(admins, 0, made)
         owners = "SELECT * FROM pgherd.database_grants WHERE privilege = 'OWNER'"
         assert await same_everywhere(admins, owners) == [(role, "OWNER")]
         await run(admins[0], f"DROP TABLE public.{role}")
-        await run(admins[0], f"SELECT pgherd.run_everywhere('{back}')")
-        await caught_up(admins)
-        await run(admins[0], f"SELECT pgherd.run_everywhere('{owner}')")
-        await caught_up(admins)
-        await run(admins[1], made)
-        await caught_up(admins)
+        await spread(admins, 0, f"SELECT pgherd.run_everywhere('{back}')")
+        await spread(admins, 0, f"SELECT pgherd.run_everywhere('{owner}')")
+        await spread(admins, 1, made)
         await run(admins[1], f"DROP TABLE public.{role}")
-        await run(admins[1], f"SELECT pgherd.run_everywhere('{back}')")
-        await caught_up(admins)
+        await spread(admins, 1, f"SELECT pgherd.run_everywhere('{back}')")
         assert await same_everywhere(admins, owners) == [("app", "OWNER")]
         await run(admins[0], f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
     await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
@@ -470,8 +456,9 @@ async def test_database_has_one_owner_on_every_member(
 async def test_index_that_reindex_left_is_dropped_where_it_is(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE INDEX i ON t (v)")
-    await caught_up(connections)
+    await spread(
+        connections, 0, "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE INDEX i ON t (v)"
+    )
     await interrupted_reindex(connections[0], schema, "i")
     error = await failure(connections[0], "DROP INDEX i_ccnew, i")
     assert error.sqlstate == "0A000"
@@ -531,11 +518,11 @@ async def test_a_function_of_a_default_changes_beside_writers(
     connections: list[Connection], schema: str
 ) -> None:
     function = "FUNCTION f() RETURNS int LANGUAGE sql RETURN"
-    await run(
-        connections[0],
+    await spread(
+        connections,
+        0,
         f"CREATE {function} 1; CREATE TABLE t (id int PRIMARY KEY, v int DEFAULT f())",
     )
-    await caught_up(connections)
     async with another(connections[1], schema) as writer:
         await run(writer, "BEGIN; INSERT INTO t VALUES (1)")
         await run(connections[0], f"CREATE OR REPLACE {function} 2")
@@ -547,8 +534,7 @@ async def test_a_function_of_a_default_changes_beside_writers(
 async def test_what_explain_made_of_what_explain_made_goes_with_it(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE t (id int PRIMARY KEY)")
     for number in range(3):
         await run(connections[1], f"EXPLAIN ANALYZE CREATE TABLE s{number} AS SELECT 1 AS id")
         view = f"CREATE MATERIALIZED VIEW v{number} AS TABLE s{number}"
@@ -560,8 +546,7 @@ async def test_what_explain_made_of_what_explain_made_goes_with_it(
 async def test_what_explain_made_is_not_dropped_together_with_what_all_have(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE t (id int PRIMARY KEY)")
     await run(connections[0], "EXPLAIN ANALYZE CREATE TABLE stray AS SELECT 1 AS id")
     assert (await failure(connections[0], "DROP TABLE stray, t")).sqlstate == "0A000"
     await run(connections[0], "DROP TABLE stray")
@@ -639,10 +624,8 @@ async def test_a_new_partition_concerns_no_other_one_unless_it_has_something_of_
         await run(admins[0], "CREATE TABLE p3 PARTITION OF r (UNIQUE (v)) FOR VALUES IN (3)")
         assert (f"{schema}.p1",) in await run(admins[0], _CONCERNED)
         await run(admins[0], "COMMIT")
-        await run(admins[0], "INSERT INTO r VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c')")
-        await caught_up(admins)
-        await run(admins[1], "UPDATE r SET k = 2 WHERE id = 1; DELETE FROM p2 WHERE id = 2")
-        await caught_up(admins)
+        await spread(admins, 0, "INSERT INTO r VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c')")
+        await spread(admins, 1, "UPDATE r SET k = 2 WHERE id = 1; DELETE FROM p2 WHERE id = 2")
         await run(admins[2], "UPDATE r SET k = 3 WHERE id = 1; INSERT INTO p2 VALUES (4, 2, 'd')")
         rows = await same_everywhere(admins, "SELECT tableoid::regclass::text, * FROM r ORDER BY 2")
         assert rows == [("p3", 1, 3, "a"), ("p3", 3, 3, "c"), ("p2", 4, 2, "d")]
@@ -692,8 +675,7 @@ async def test_a_function_that_tables_check_their_rows_by_changes_beside_their_w
     )
     async with superusers(herd, schema) as admins, another(connections[1], schema) as writer:
         made = table.format(schema=schema)
-        await run(admins[0], f"CREATE {function} 1; {made}; GRANT ALL ON t TO PUBLIC")
-        await caught_up(admins)
+        await spread(admins, 0, f"CREATE {function} 1; {made}; GRANT ALL ON t TO PUBLIC")
         await run(writer, "BEGIN; INSERT INTO t VALUES (5)")
         await run(admins[0], f"CREATE OR REPLACE {function} 0")
         assert (await failure(writer, "COMMIT")).sqlstate in _LOST
@@ -735,8 +717,7 @@ async def test_a_table_is_written_after_its_index_went_with_something_else(
     )
     await run(connections[0], drop.format(schema))
     await run(connections[0], f"DROP SCHEMA IF EXISTS {schema}_more")
-    await run(connections[0], "INSERT INTO t VALUES (1, 'a')")
-    await caught_up(connections)
+    await spread(connections, 0, "INSERT INTO t VALUES (1, 'a')")
     await run(connections[1], "INSERT INTO t VALUES (2, 'A')")
     rows = await same_everywhere(connections, "SELECT * FROM t ORDER BY id")
     assert rows == [(1, "a"), (2, "A")]
@@ -844,18 +825,17 @@ async def test_a_command_locks_out_no_reader_whom_postgresql_lets_in(
 async def test_inheritance_children_follow_the_mark_of_their_table(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(
-        connections[0],
+    await spread(
+        connections,
+        0,
         "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (PRIMARY KEY (id)) INHERITS (a);"
         "SELECT pgherd.set_local('a'); CREATE TABLE c (PRIMARY KEY (id)) INHERITS (b)",
     )
-    await caught_up(connections)
     for number, connection in enumerate(connections):
         await run(connection, f"INSERT INTO a VALUES ({number}); INSERT INTO b VALUES ({number})")
         await run(connection, f"INSERT INTO c VALUES ({number})")
         assert await run(connection, "SELECT id FROM a") == [(number,)] * 3
-    await run(connections[0], "DELETE FROM a; SELECT pgherd.set_replicated('a')")
-    await caught_up(connections)
+    await spread(connections, 0, "DELETE FROM a; SELECT pgherd.set_replicated('a')")
     await run(connections[1], "INSERT INTO c VALUES (7)")
     assert await same_everywhere(connections, "SELECT id FROM a") == [(7,)]
 
@@ -863,11 +843,11 @@ async def test_inheritance_children_follow_the_mark_of_their_table(
 async def test_temporary_objects_of_a_member_give_way_to_commands(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(
-        connections[0],
+    await spread(
+        connections,
+        0,
         "CREATE TYPE e AS ENUM ('a'); CREATE TABLE t (id int PRIMARY KEY, v int, w e)",
     )
-    await caught_up(connections)
     await run(connections[1], "CREATE TEMP VIEW tv AS SELECT v FROM t")
     await run(connections[1], "CREATE TEMP TABLE tt (a e); CREATE TEMP TABLE own (id int)")
     await run(
@@ -892,9 +872,8 @@ async def test_a_setval_of_null_does_nothing_on_any_member(
     await run(
         connections[0], "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int)"
     )
-    await run(
-        connections[0], "INSERT INTO t (v) VALUES (1); SELECT pgherd.setval('t_id_seq', NULL)"
+    await spread(
+        connections, 0, "INSERT INTO t (v) VALUES (1); SELECT pgherd.setval('t_id_seq', NULL)"
     )
-    await caught_up(connections)
     await run(connections[1], "INSERT INTO t (v) VALUES (2)")
     assert await same_everywhere(connections, "SELECT v FROM t ORDER BY v") == [(1,), (2,)]

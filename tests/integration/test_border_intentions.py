@@ -9,7 +9,7 @@ import pytest
 from patience import in_time
 
 from .localherd import LocalHerd
-from .members import Connection, assert_same_schema, caught_up, failure, once, run
+from .members import Connection, assert_same_schema, caught_up, failure, once, run, spread
 
 TRIES = 12
 """Some may lose to what was under way, or to the applier; without intentions all 50 lose."""
@@ -25,12 +25,12 @@ COMMANDS = {
 @pytest.fixture(autouse=True)
 async def tables(connections: list[Connection], schema: str) -> None:
     await caught_up(connections)
-    await run(
-        connections[0],
+    await spread(
+        connections,
+        0,
         "CREATE TABLE busy (id bigserial PRIMARY KEY, n int); CREATE TYPE kind AS (a int);"
         "CREATE DOMAIN amount AS int; CREATE TABLE quiet (id int PRIMARY KEY, v amount)",
     )
-    await caught_up(connections)
 
 
 @contextlib.asynccontextmanager
@@ -127,8 +127,7 @@ async def test_a_command_that_failed_fails_nobody_after_it(
     connections: list[Connection], schema: str
 ) -> None:
     """One client after the other, on any member: nobody has lost to anything."""
-    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE t (id int PRIMARY KEY)")
     for number in range(20):
         error = await failure(connections[number % 3], "ALTER DOMAIN none ADD CHECK (true)")
         assert error.sqlstate == "42704"

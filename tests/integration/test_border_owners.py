@@ -13,7 +13,7 @@ import pytest
 from patience import wait_until_async
 
 from .localherd import LocalHerd
-from .members import Connection, caught_up, failure, run, same_everywhere, superusers
+from .members import Connection, caught_up, failure, run, same_everywhere, spread, superusers
 
 _DENIED_OR_LOST = ("42501", "40001", "57P01")
 _OWNERS = """
@@ -81,8 +81,7 @@ async def admins(herd: LocalHerd, schema: str) -> AsyncIterator[list[Connection]
         for name in ("old", "new", "both"):
             await everywhere(connections[0], f"CREATE ROLE {schema}_{name}")
         await everywhere(connections[0], f"GRANT {schema}_old, {schema}_new TO {schema}_both")
-        await run(connections[0], f"GRANT ALL ON SCHEMA {schema} TO {schema}_old, {schema}_new")
-        await caught_up(connections)
+        await spread(connections, 0, f"GRANT ALL ON SCHEMA {schema} TO {schema}_old, {schema}_new")
         yield connections
         for connection in connections:
             await run(connection, "RESET ROLE")
@@ -132,8 +131,7 @@ async def test_objects_of_every_kind_are_reassigned_on_all_members(
     await caught_up(admins)
     denied = await failure(admins[2], f"SET ROLE {schema}_old; ALTER TABLE t ADD again int")
     assert denied.sqlstate == "42501"
-    await run(admins[2], f"RESET ROLE; SET ROLE {schema}_new; DROP EXTENSION seg; RESET ROLE")
-    await caught_up(admins)
+    await spread(admins, 2, f"RESET ROLE; SET ROLE {schema}_new; DROP EXTENSION seg; RESET ROLE")
 
 
 async def test_a_command_of_the_new_owner_at_once(admins: list[Connection], schema: str) -> None:
@@ -200,8 +198,7 @@ async def test_a_rolled_back_one_changes_nothing(admins: list[Connection], schem
     await run(admins[0], "BEGIN")
     await reassign(admins[0], schema)
     await as_role(admins[0], f"{schema}_new", "ALTER TABLE t ADD more int")
-    await run(admins[0], "ROLLBACK")
-    await caught_up(admins)
+    await spread(admins, 0, "ROLLBACK")
     await as_role(admins[1], f"{schema}_old", "ALTER TABLE t ADD other int")
     assert await owners(admins, schema) == {f"{schema}_old"}
 

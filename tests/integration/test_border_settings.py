@@ -16,10 +16,10 @@ from .localherd import LocalHerd, query, sidecar_pid, stopped
 from .members import (
     Connection,
     assert_same_schema,
-    caught_up,
     failure,
     run,
     same_everywhere,
+    spread,
     superusers,
 )
 
@@ -232,8 +232,7 @@ async def test_names_mean_the_same_keys_under_any_quoting(
     await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE)")
     await run(connections[0], "CREATE TABLE l (id int PRIMARY KEY)")
     await run(connections[0], "SELECT pgherd.set_local('l')")
-    await run(connections[0], "SELECT pgherd.set_replicated('l')")
-    await caught_up(connections)
+    await spread(connections, 0, "SELECT pgherd.set_replicated('l')")
     outcomes = []
     for number, connection in enumerate(connections[:2]):
         await run(connection, f"BEGIN; INSERT INTO t VALUES ({number}, 7)")
@@ -253,8 +252,7 @@ async def test_a_cancelled_commit_is_no_abort_where_errors_end_the_session(
     herd: LocalHerd, connections: list[Connection], schema: str
 ) -> None:
     """C4: the client would hear 57014 as its session ends, though the transaction commits."""
-    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE t (id int PRIMARY KEY)")
     await run(connections[0], "SET exit_on_error = on")
     with stopped(sidecar_pid(herd, "n2"), sidecar_pid(herd, "n3")):
         await run(connections[0], "BEGIN; INSERT INTO t VALUES (1)")

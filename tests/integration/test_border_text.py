@@ -14,6 +14,7 @@ from .members import (
     failure,
     run,
     same_everywhere,
+    spread,
 )
 
 _FRAME = "PL/pgSQL function inline_code_block line 1 at EXECUTE"
@@ -138,10 +139,9 @@ async def test_a_long_text_arrives_whole(connections: list[Connection], schema: 
 
 
 async def test_xml_keeps_its_declaration(connections: list[Connection], schema: str) -> None:
-    await run(
-        connections[0], "CREATE DOMAIN d AS xml; CREATE TABLE t (id int PRIMARY KEY, x xml, y d)"
+    await spread(
+        connections, 0, "CREATE DOMAIN d AS xml; CREATE TABLE t (id int PRIMARY KEY, x xml, y d)"
     )
-    await caught_up(connections)
     text = '<?xml version="1.0" encoding="UTF-8"?>\n<a/>'
     await run(connections[0], f"INSERT INTO t VALUES (1, '{text}', '{text}'), (2, NULL, NULL)")
     await run(
@@ -154,12 +154,12 @@ async def test_xml_keeps_its_declaration(connections: list[Connection], schema: 
 async def test_xml_whose_declaration_would_be_lost_is_refused(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(
-        connections[0],
+    await spread(
+        connections,
+        0,
         "CREATE TYPE c AS (x xml); CREATE DOMAIN d AS xml;"
         "CREATE TABLE t (id int PRIMARY KEY, a xml[], c c); CREATE TABLE bag (n int, x xml, y d)",
     )
-    await caught_up(connections)
     declared = '<?xml version="1.0" encoding="UTF-8"?><a/>'
     for table, values in [
         ("t", f"1, ARRAY['{declared}'::xml]"),

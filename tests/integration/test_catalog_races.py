@@ -13,7 +13,7 @@ import pytest
 from patience import in_time, wait_until_async
 
 from .localherd import LocalHerd
-from .members import Connection, assert_same_schema, caught_up, once, run
+from .members import Connection, assert_same_schema, caught_up, once, run, spread
 
 _APPLIER_WAITS = """
     SELECT pg_blocking_pids(a.pid) FROM pg_stat_activity a
@@ -34,12 +34,12 @@ async def unmoved(herd: LocalHerd, schema: str, number: int) -> AsyncIterator[Co
 @pytest.fixture(autouse=True)
 async def objects(connections: list[Connection], schema: str) -> None:
     await caught_up(connections)
-    await run(
-        connections[0],
+    await spread(
+        connections,
+        0,
         "CREATE TABLE t (id int PRIMARY KEY);"
         "CREATE FUNCTION f() RETURNS int LANGUAGE sql RETURN 1; SET pgherd.ddl_wait = 0",
     )
-    await caught_up(connections)
 
 
 @contextlib.asynccontextmanager

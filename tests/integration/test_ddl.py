@@ -16,6 +16,7 @@ from .members import (
     once,
     run,
     same_everywhere,
+    spread,
     superusers,
 )
 
@@ -176,8 +177,7 @@ async def test_command_gives_the_same_catalog_on_every_member(
 async def test_table_takes_writes_everywhere_as_soon_as_it_exists(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], "CREATE TABLE t (id serial PRIMARY KEY, x int)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE t (id serial PRIMARY KEY, x int)")
     for number, connection in enumerate(connections):
         await run(connection, f"INSERT INTO t (x) VALUES ({number})")
         await caught_up(connections)
@@ -219,8 +219,7 @@ async def test_c22_create_table_as_ships_the_rows_it_made(
     )
     rows = await same_everywhere(connections, "SELECT * FROM t ORDER BY id")
     assert len(rows) == 2500
-    await run(connections[0], "ALTER TABLE t ADD PRIMARY KEY (id)")
-    await caught_up(connections)
+    await spread(connections, 0, "ALTER TABLE t ADD PRIMARY KEY (id)")
     await run(connections[1], "UPDATE t SET r = 0 WHERE id = 7")
     assert await same_everywhere(connections, "SELECT id FROM t WHERE r = 0") == [(7,)]
 
@@ -302,10 +301,8 @@ async def test_conflicting_commands_of_two_members_leave_all_equal(
 async def test_c16_row_captured_before_a_unique_index_does_not_pass_it(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, x int)")
-    await caught_up(connections)
-    await run(connections[0], "INSERT INTO t VALUES (1, 7)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE t (id int PRIMARY KEY, x int)")
+    await spread(connections, 0, "INSERT INTO t VALUES (1, 7)")
     await run(connections[1], "BEGIN; INSERT INTO t VALUES (2, 7)")
     await run(connections[0], "CREATE UNIQUE INDEX ON t (x)")
     # The applier needs the table and ends the transaction, or certification does.
@@ -317,8 +314,7 @@ async def test_c16_row_captured_before_a_unique_index_does_not_pass_it(
 async def test_command_passes_while_others_write_other_tables(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], "CREATE TABLE busy (id int PRIMARY KEY, x int)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE busy (id int PRIMARY KEY, x int)")
     await run(connections[1], "INSERT INTO busy VALUES (1, 0)")
     stop = asyncio.Event()
 
@@ -366,8 +362,7 @@ async def test_what_one_command_brings_along_does_not_reach_the_next(
 async def test_a_kept_session_that_is_lost_is_replaced(
     herd: LocalHerd, connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], "CREATE TABLE a (id int PRIMARY KEY)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE a (id int PRIMARY KEY)")
     async with superusers(herd, schema) as admins:
         ended = [row for admin in admins[1:] for row in await run(admin, _KEPT)]
         assert ended == [(True,), (True,)]
@@ -453,10 +448,8 @@ async def test_a_table_changed_in_each_way_is_captured_as_it_is_then(
     ):
         await run(connections[0], f"INSERT INTO p VALUES ({number}), ({number + 100})")
         await run(connections[0], change)
-        await run(connections[0], rows.format(number))
-        await caught_up(connections)
-        await run(connections[1], rows.format(number + 100))
-        await caught_up(connections)
+        await spread(connections, 0, rows.format(number))
+        await spread(connections, 1, rows.format(number + 100))
     found = await same_everywhere(connections, "SELECT id, x FROM t ORDER BY id")
     assert len(found) == 18
     await assert_same_schema(connections, schema)
@@ -473,8 +466,7 @@ async def test_a_publication_comes_before_or_after_who_writes_its_tables(
     connections: list[Connection], admins: list[Connection], schema: str, tables: str
 ) -> None:
     """Nobody may update rows of one without identity then, so the writer loses."""
-    await run(connections[0], "CREATE TABLE pn (a int, b int); INSERT INTO pn VALUES (1, 1)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE pn (a int, b int); INSERT INTO pn VALUES (1, 1)")
     await run(connections[0], "BEGIN; UPDATE pn SET b = 5")
     await run(admins[1], f"CREATE PUBLICATION {schema} FOR {tables.format(schema)}")
     try:
@@ -488,13 +480,13 @@ async def test_a_replica_identity_is_dropped_before_or_after_who_writes_its_tabl
     connections: list[Connection], admins: list[Connection], schema: str
 ) -> None:
     """PostgreSQL lets nobody update published rows from then on, so the writer loses."""
-    await run(
-        connections[0],
+    await spread(
+        connections,
+        0,
         "CREATE TABLE ri (a int PRIMARY KEY, b int NOT NULL, c int);"
         "CREATE UNIQUE INDEX rj ON ri (b); ALTER TABLE ri REPLICA IDENTITY USING INDEX rj;"
         "ALTER INDEX rj RENAME TO ri_b; INSERT INTO ri VALUES (1, 1, 1)",
     )
-    await caught_up(connections)
     await run(admins[1], f"CREATE PUBLICATION {schema} FOR TABLE ri")
     try:
         await caught_up(connections)
@@ -607,8 +599,7 @@ async def test_run_everywhere_creates_roles_without_sending_passwords(
 async def test_local_table_keeps_its_rows_to_itself(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], "CREATE TABLE t (id serial, x text); SELECT pgherd.set_local('t')")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE t (id serial, x text); SELECT pgherd.set_local('t')")
     for number, connection in enumerate(connections):
         await run(connection, f"INSERT INTO t (x) VALUES ('{number}')")
     rows = [await run(connection, "SELECT id, x FROM t") for connection in connections]
@@ -617,7 +608,6 @@ async def test_local_table_keeps_its_rows_to_itself(
     await assert_same_schema(connections, schema)
     await run(connections[2], "DELETE FROM u")
     await run(connections[2], "SELECT pgherd.set_replicated('u')")
-    await run(connections[2], "ALTER TABLE u ADD PRIMARY KEY (id)")
-    await caught_up(connections)
+    await spread(connections, 2, "ALTER TABLE u ADD PRIMARY KEY (id)")
     await run(connections[1], "INSERT INTO u (x) VALUES ('now everywhere')")
     assert await same_everywhere(connections, "SELECT x FROM u") == [("now everywhere",)]

@@ -16,6 +16,7 @@ from .members import (
     failure,
     run,
     same_everywhere,
+    spread,
 )
 
 _DROP = "DROP INDEX CONCURRENTLY i"
@@ -26,8 +27,7 @@ async def table(herd: LocalHerd, connections: list[Connection], schema: str) -> 
     warm.drop_used(herd)  # an index of that name is refused anywhere
     await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, x int, y text)")
     await run(connections[0], "INSERT INTO t SELECT g, g, g::text FROM generate_series(1, 1000) g")
-    await run(connections[0], "CREATE UNIQUE INDEX i ON t (y)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE UNIQUE INDEX i ON t (y)")
 
 
 async def gone(admins: list[Connection], schema: str) -> None:
@@ -166,8 +166,7 @@ async def test_what_one_member_has_alone_is_its_own_when_it_has_become_valid(
     assert await run(admins[0], left) == [(True,)]
     await run(connections[0], "ALTER TABLE t ADD z int")
     await run(connections[0], "INSERT INTO t VALUES (0, 0, 'new', 0)")
-    await run(connections[0], "DROP INDEX t_pkey_ccnew")
-    await caught_up(connections)
+    await spread(connections, 0, "DROP INDEX t_pkey_ccnew")
     await run(connections[1], "ALTER TABLE t ADD zz int")  # the first one drops the other index
     assert await same_everywhere(admins, INDEXES.format(schema)) == [("i", True), ("t_pkey", True)]
     await assert_same_schema(admins, schema)
@@ -188,8 +187,7 @@ async def test_readers_and_writers_go_on_while_one_member_drops(
             await run(connection, f"UPDATE t SET y = 'changed{place}' WHERE id = {100 + place}")
         error = await failure(connections[1], "ALTER TABLE t ADD COLUMN z int")
         assert error.sqlstate == "55006", error
-        await run(connections[1], "CREATE TABLE third (id int PRIMARY KEY)")
-        await caught_up(connections)
+        await spread(connections, 1, "CREATE TABLE third (id int PRIMARY KEY)")
         assert not drop.done()
         await run(holder, "COMMIT")
         async with in_time():
@@ -258,8 +256,7 @@ async def test_name_that_comes_to_mean_another_index_leaves_that_one_alone(
     await run(connections[0], f"CREATE SCHEMA {first}")
     try:
         await run(connections[0], f"CREATE TABLE {first}.t (id int PRIMARY KEY, y text)")
-        await run(connections[0], f"INSERT INTO {first}.t VALUES (1, 'a')")
-        await caught_up(connections)
+        await spread(connections, 0, f"INSERT INTO {first}.t VALUES (1, 'a')")
         async with (
             another(connections[0], schema) as holder,
             another(connections[0], schema) as dropper,

@@ -7,7 +7,7 @@ indexes, statistics and partition key, with the rights of whoever plans the quer
 import pytest
 
 from .localherd import LocalHerd
-from .members import Connection, assert_same_schema, caught_up, failure, run, superusers
+from .members import Connection, assert_same_schema, caught_up, failure, run, spread, superusers
 
 pytestmark = pytest.mark.usefixtures("schema_is_everywhere")
 
@@ -78,8 +78,7 @@ async def test_code_that_would_run_when_a_query_is_planned_is_refused(
     connections: list[Connection], schema: str, herd: LocalHerd, case: str
 ) -> None:
     before, statement = REFUSED[case]
-    await run(connections[0], _CODE + before)
-    await caught_up(connections)
+    await spread(connections, 0, _CODE + before)
     error = await failure(connections[0], statement)
     assert error.sqlstate == "0A000", error
     rewritten = case == "index_made_together_with_a_rewrite"
@@ -92,8 +91,7 @@ async def test_code_that_would_run_when_a_query_is_planned_is_refused(
 async def test_function_of_a_superuser_is_refused_again_once_he_gives_it_away(
     connections: list[Connection], schema: str, herd: LocalHerd
 ) -> None:
-    await run(connections[0], _CODE)
-    await caught_up(connections)
+    await spread(connections, 0, _CODE)
     async with superusers(herd, schema) as admins:
         await run(admins[0], "ALTER FUNCTION climb() OWNER TO CURRENT_USER")
         await run(admins[0], "ALTER FUNCTION i(int) OWNER TO CURRENT_USER")
@@ -103,8 +101,7 @@ async def test_function_of_a_superuser_is_refused_again_once_he_gives_it_away(
         await caught_up(connections)
         table = "CREATE TABLE t (id int PRIMARY KEY, x text)"
         await run(connections[0], f"BEGIN; {table}; {_INDEX.format('t')}")
-        await run(connections[0], "SELECT pgherd.set_local('t'); COMMIT")
-        await caught_up(connections)
+        await spread(connections, 0, "SELECT pgherd.set_local('t'); COMMIT")
         error = await failure(admins[0], "ALTER FUNCTION i(int) OWNER TO app")
     assert error.sqlstate == "0A000", error
     await run(connections[0], "SELECT pgherd.set_replicated('t')")
@@ -122,8 +119,7 @@ async def test_what_a_user_calls_subscriptions_is_never_read(
         await run(connections[0], _CODE + "CREATE SCHEMA pgherd_subscriptions")
         view = "CREATE VIEW pgherd_subscriptions.subscription AS SELECT climb() AS name"
         try:
-            await run(connections[0], view)
-            await caught_up(connections)
+            await spread(connections, 0, view)
             for admin in admins:
                 for asked in ("keeps", "has"):
                     found = await run(admin, f"SELECT pgherd.{asked}_subscriptions()")

@@ -14,6 +14,7 @@ from .members import (
     failure,
     run,
     same_everywhere,
+    spread,
     superusers,
     turn_held,
     until_same,
@@ -33,12 +34,12 @@ async def test_settings_travel_with_the_command_that_computes(
         "CREATE TABLE t (id int PRIMARY KEY, f float8, b bytea, i interval, d date, z timestamptz,"
         " m money, x text)",
     )
-    await run(  # a message of its own: a literal with a backslash beside DDL is refused
-        connections[0],
+    await spread(  # a message of its own: a literal with a backslash beside DDL is refused
+        connections,
+        0,
         r"INSERT INTO t VALUES (1, 0.1::float8 + 0.2, '\x0041', '1 day 2 hours', '2024-02-01',"
         " '2024-02-01 12:00+00', 12.5, 'a')",
     )
-    await caught_up(connections)
     await run(connections[0], f"SET {setting} = '{value}'")
     await run(connections[0], statement)
     await assert_same_schema(connections, schema)
@@ -51,8 +52,7 @@ async def test_body_of_a_function_may_name_what_one_member_has(
 ) -> None:
     role = f"alone_{schema}"
     async with superusers(herd, schema) as admins:
-        await run(admins[0], f"CREATE ROLE {role}")
-        await caught_up(admins)
+        await spread(admins, 0, f"CREATE ROLE {role}")
     await run(
         connections[0],
         f"""
@@ -81,8 +81,7 @@ async def test_deferred_trigger_of_a_superuser_is_fine_until_he_gives_it_away(
     )
     async with superusers(herd, schema) as admins:
         await caught_up(admins)
-        await run(admins[0], "ALTER FUNCTION closer() OWNER TO postgres")
-        await caught_up(admins)
+        await spread(admins, 0, "ALTER FUNCTION closer() OWNER TO postgres")
         await run(connections[0], DEFERRED.format("t", " INITIALLY DEFERRED"))
         await run(connections[0], "INSERT INTO t VALUES (1, 'x', 'y')")
         error = await failure(admins[0], "ALTER FUNCTION closer() OWNER TO app")
@@ -133,8 +132,7 @@ async def test_role_that_a_member_lost_does_not_stop_it(
     role = f"lost_{schema}"
     await run(connections[0], TABLE)
     async with superusers(herd, schema) as admins:
-        await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE USER {role}')")
-        await caught_up(admins)
+        await spread(admins, 0, f"SELECT pgherd.run_everywhere('CREATE USER {role}')")
         for _ in range(5):  # the drop may be ordered before the command, which fails then
             await run(admins[1], f"DROP ROLE IF EXISTS {role}")
             with contextlib.suppress(
@@ -145,8 +143,7 @@ async def test_role_that_a_member_lost_does_not_stop_it(
             await run(
                 admins[0], f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN others THEN END $$"
             )
-            await run(admins[0], f"REVOKE SELECT ON t FROM {role}")
-            await caught_up(admins)
+            await spread(admins, 0, f"REVOKE SELECT ON t FROM {role}")
         await run(admins[2], f"DROP ROLE IF EXISTS {role}")
         await run(admins[0], f"SELECT pgherd.run_everywhere('DROP ROLE IF EXISTS {role}')")
         await assert_same_schema(connections, schema)
@@ -161,10 +158,8 @@ async def test_members_of_postgresql_s_own_roles_execute_ddl(
         await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE ROLE {role}')")
         await run(admins[0], f"GRANT ALL ON SCHEMA {schema} TO {role}")
         await run(admins[0], f"GRANT pg_read_all_data TO {role}")
-        await run(admins[0], f"SET ROLE {role}; {TABLE} RESET ROLE")
-        await caught_up(admins)
-        await run(admins[1], f"SET ROLE {role}; ALTER TABLE t ADD more int; RESET ROLE")
-        await caught_up(admins)
+        await spread(admins, 0, f"SET ROLE {role}; {TABLE} RESET ROLE")
+        await spread(admins, 1, f"SET ROLE {role}; ALTER TABLE t ADD more int; RESET ROLE")
         owner = f"SELECT 't'::regclass, role FROM pgherd.grants WHERE member = '{role}'"
         assert len(await same_everywhere(admins, owner)) == 1
         await run(admins[0], f"DROP OWNED BY {role}")
@@ -178,8 +173,7 @@ async def test_rights_of_a_role_are_those_it_has_on_every_member(
     async with superusers(herd, schema) as admins:
         await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE ROLE {role}')")
         await run(admins[0], f"{TABLE} ALTER TABLE t OWNER TO {role}")
-        await run(admins[0], f"GRANT ALL ON SCHEMA {schema} TO {role}")
-        await caught_up(admins)
+        await spread(admins, 0, f"GRANT ALL ON SCHEMA {schema} TO {role}")
         await run(admins[0], f"GRANT {role} TO app")
         await run(connections[0], "ALTER TABLE t ADD w int")
         await run(connections[0], "CREATE TEMP TABLE scratch (id int)")
@@ -191,8 +185,7 @@ async def test_rights_of_a_role_are_those_it_has_on_every_member(
         with contextlib.suppress(psycopg.errors.InsufficientPrivilege, psycopg.OperationalError):
             await run(connections[0], "ALTER TABLE t DROP z")
         await assert_same_schema(admins, schema)
-        await run(admins[2], f"SELECT pgherd.run_everywhere('REVOKE {role} FROM app')")
-        await caught_up(admins)
+        await spread(admins, 2, f"SELECT pgherd.run_everywhere('REVOKE {role} FROM app')")
         assert (await failure(connections[0], "ALTER TABLE t ADD x int")).sqlstate == "42501"
         await run(admins[0], f"DROP OWNED BY {role}")
         await run(admins[0], f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
@@ -221,12 +214,10 @@ async def test_role_that_owns_something_elsewhere_stays_on_its_member(
 ) -> None:
     role = f"owner_{schema}"
     async with superusers(herd, schema) as admins:
-        await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE USER {role}')")
-        await caught_up(admins)
+        await spread(admins, 0, f"SELECT pgherd.run_everywhere('CREATE USER {role}')")
         await run(admins[1], f"CREATE DATABASE {role} OWNER {role}")
         try:
-            await run(admins[0], f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
-            await caught_up(admins)
+            await spread(admins, 0, f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
             named = f"SELECT FROM pg_roles WHERE rolname = '{role}'"
             assert [await run(admin, named) for admin in admins] == [[], [], []]
             owner = (

@@ -16,6 +16,7 @@ from .members import (
     failure,
     run,
     same_everywhere,
+    spread,
 )
 
 _BUILD = "CREATE INDEX CONCURRENTLY i ON t (y)"
@@ -44,8 +45,7 @@ _WITH = [("i", True), ("t_pkey", True)]
 async def table(connections: list[Connection], schema: str) -> None:
     await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, x int, y text)")
     await run(connections[0], "INSERT INTO t SELECT g, g, g::text FROM generate_series(1, 1000) g")
-    await run(connections[0], "CREATE TABLE other (id int PRIMARY KEY, t int)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE other (id int PRIMARY KEY, t int)")
 
 
 @contextlib.asynccontextmanager
@@ -90,8 +90,7 @@ async def test_writers_go_on_everywhere_while_one_member_builds(
             await run(connection, f"INSERT INTO other VALUES ({place}, 0)")
             await run(connection, f"INSERT INTO t VALUES ({-place}, 0, 'new')")
             await run(connection, f"UPDATE t SET y = 'changed' WHERE id = {100 + place}")
-        await run(connections[1], "CREATE TABLE third (id int PRIMARY KEY)")
-        await caught_up(connections)
+        await spread(connections, 1, "CREATE TABLE third (id int PRIMARY KEY)")
         assert not build.done()
         await run(holder, "COMMIT")
         async with in_time():

@@ -3,7 +3,14 @@
 import pytest
 
 from .long_commands import another
-from .members import Connection, assert_same_schema, caught_up, failure, run, same_everywhere
+from .members import (
+    Connection,
+    assert_same_schema,
+    failure,
+    run,
+    same_everywhere,
+    spread,
+)
 
 _REFRESH = "REFRESH MATERIALIZED VIEW CONCURRENTLY v"
 _CHANGE = "DELETE FROM t WHERE id = 1; UPDATE t SET x = 7 WHERE id = 2"
@@ -15,8 +22,7 @@ async def view(connections: list[Connection], schema: str) -> None:
     await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, x int)")
     await run(connections[0], "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
     await run(connections[0], "CREATE MATERIALIZED VIEW v AS SELECT id, x FROM t")
-    await run(connections[0], "CREATE UNIQUE INDEX i ON v (id)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE UNIQUE INDEX i ON v (id)")
 
 
 @pytest.mark.family(every=2)
@@ -45,8 +51,7 @@ async def test_readers_on_other_members_go_on(connections: list[Connection], sch
         await run(reader, "BEGIN")
         assert await run(reader, _ROWS) == [(1, 1), (2, 2), (3, 3)]
         await run(connections[0], "DELETE FROM t WHERE id = 1")
-        await run(connections[0], _REFRESH)
-        await caught_up(connections)
+        await spread(connections, 0, _REFRESH)
         assert await run(reader, _ROWS) == [(2, 2), (3, 3)]
         await run(reader, "COMMIT")
 

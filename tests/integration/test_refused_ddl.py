@@ -11,9 +11,9 @@ from .members import (
     Connection,
     assert_refused,
     assert_same_schema,
-    caught_up,
     failure,
     run,
+    spread,
     superusers,
 )
 
@@ -270,12 +270,12 @@ async def test_denied(
     connections: list[Connection], schema: str, herd: LocalHerd, case: str
 ) -> None:
     async with superusers(herd, schema) as admins:
-        await run(
-            admins[0],
+        await spread(
+            admins,
+            0,
             "CREATE SEQUENCE IF NOT EXISTS public.of_another;"
             "CREATE TABLE IF NOT EXISTS public.table_of_another (id int)",
         )
-        await caught_up(admins)
     await run(connections[0], "CREATE SEQUENCE s")
     error = await failure(connections[0], DENIED[case])
     assert error.sqlstate == "42501", error
@@ -295,12 +295,12 @@ async def test_a_trigger_that_a_superuser_promises_hinders_no_command_of_others(
     connections: list[Connection], schema: str, herd: LocalHerd
 ) -> None:
     """He has enabled it on each member, in replica role; the commands concern all tables."""
-    await run(
-        connections[0],
+    await spread(
+        connections,
+        0,
         f"{_TABLE}; {_TRIGGER}; CREATE RULE r AS ON DELETE TO t DO ALSO NOTHING;"
         " CREATE DOMAIN d AS int; CREATE TYPE e AS ENUM ('a')",
     )
-    await caught_up(connections)
     async with superusers(herd, schema) as admins:
         for admin in admins:
             await run(
@@ -372,8 +372,9 @@ async def test_command_that_writes_replicated_rows_itself_is_refused(
 async def test_names_of_a_hostile_search_path_are_not_called(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(
-        connections[0],
+    await spread(
+        connections,
+        0,
         """
         CREATE FUNCTION format(text, VARIADIC text[]) RETURNS text LANGUAGE plpgsql AS
             $$ BEGIN RAISE EXCEPTION 'called as %', current_user; END $$;
@@ -384,7 +385,6 @@ async def test_names_of_a_hostile_search_path_are_not_called(
         CREATE OPERATOR ->> (LEFTARG = jsonb, RIGHTARG = text, FUNCTION = get);
         """,
     )
-    await caught_up(connections)
     await run(connections[0], f"SET search_path = {schema}, pg_catalog")
     await run(
         connections[0], "CREATE TABLE t (id serial PRIMARY KEY); INSERT INTO t DEFAULT VALUES"

@@ -16,6 +16,7 @@ from .members import (
     failure,
     run,
     same_everywhere,
+    spread,
     superusers,
     until_same,
 )
@@ -119,8 +120,9 @@ async def test_a_role_that_owns_something_is_not_dropped_and_nothing_else_is_don
     name = f"owner_{schema}"
     async with superusers(herd, schema) as admins:
         await changed(herd, "n1", {"name": name})
-        await run(admins[0], f"CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO {name}")
-        await caught_up(admins)
+        await spread(
+            admins, 0, f"CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO {name}"
+        )
         gone = {"name": name, "absent": True}
         code, why = await ask(herd, "n1", {"name": f"other_{schema}"}, gone)
         assert code == 409
@@ -215,8 +217,9 @@ async def test_the_superuser_and_the_database_s_owner_are_left_alone(
         owner = await run(
             admins[0], "SELECT datdba::regrole::text FROM pg_database WHERE datname = 'app'"
         )
-        await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE ROLE root_{schema} SUPERUSER')")
-        await caught_up(admins)
+        await spread(
+            admins, 0, f"SELECT pgherd.run_everywhere('CREATE ROLE root_{schema} SUPERUSER')"
+        )
         for wanted in (
             {"name": f"root_{schema}", "password": "a"},
             {"name": owner[0][0], "absent": True},

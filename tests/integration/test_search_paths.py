@@ -16,6 +16,7 @@ from .members import (
     failure,
     run,
     same_everywhere,
+    spread,
 )
 
 pytestmark = pytest.mark.usefixtures("schema_is_everywhere")
@@ -183,8 +184,7 @@ async def test_what_the_hint_says_is_enough_for_constraints_and_columns(
     )
     await run(admins[0], _SLUG)
     await run(admins[0], assert_no_path(await failure(admins[0], made)))
-    await run(admins[0], f"{made}; INSERT INTO t VALUES (1, 'One')")
-    await caught_up(admins)
+    await spread(admins, 0, f"{made}; INSERT INTO t VALUES (1, 'One')")
     await run(admins[1], "INSERT INTO t VALUES (2, 'TWO')")
     rows = await same_everywhere(admins, "SELECT id, s FROM t ORDER BY id")
     assert rows == [(1, "one"), (2, "two")]
@@ -221,8 +221,7 @@ async def test_what_finds_its_names_under_any_path_needs_none(
 async def test_what_was_in_use_before_this_rule_goes_on_until_it_is_changed(
     admins: list[Connection], schema: str
 ) -> None:
-    await run(admins[0], _SLUG + _USED.replace("{0}", schema))
-    await caught_up(admins)
+    await spread(admins, 0, _SLUG + _USED.replace("{0}", schema))
     as_before = f"ALTER FUNCTION {schema}.slug(text) RESET search_path"
     for admin in admins:  # as no command can make it any more
         await run(admin, f"SET session_replication_role = replica; {as_before}")

@@ -13,6 +13,7 @@ from .members import (
     failure,
     run,
     same_everywhere,
+    spread,
     superusers,
 )
 
@@ -54,8 +55,7 @@ async def in_parts(connection: Connection, statement: str) -> int:
 async def test_numbers_start_where_the_user_says_and_are_dealt_round(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[1], "CREATE SEQUENCE s")
-    await caught_up(connections)
+    await spread(connections, 1, "CREATE SEQUENCE s")
     assert await numbers(connections, 2) == [[1, 9], [2, 10], [3, 11]]
 
 
@@ -76,8 +76,7 @@ async def test_numbers_start_where_the_user_says_and_are_dealt_round(
 async def test_members_never_give_the_same_number(
     connections: list[Connection], schema: str, options: str
 ) -> None:
-    await run(connections[0], f"CREATE SEQUENCE s {options}")
-    await caught_up(connections)
+    await spread(connections, 0, f"CREATE SEQUENCE s {options}")
     given = await numbers(connections, 40)
     assert len({n for own in given for n in own}) == 3 * 40
     descending = "INCREMENT -" in options
@@ -85,8 +84,7 @@ async def test_members_never_give_the_same_number(
 
 
 async def test_alter_keeps_the_shares_apart(connections: list[Connection], schema: str) -> None:
-    await run(connections[0], "CREATE SEQUENCE s")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE SEQUENCE s")
     for number, statement in enumerate(
         (
             "ALTER SEQUENCE s RESTART WITH 500",
@@ -96,8 +94,7 @@ async def test_alter_keeps_the_shares_apart(connections: list[Connection], schem
             "SELECT pgherd.setval('s', 40000)",
         )
     ):
-        await run(connections[number % 3], statement)
-        await caught_up(connections)
+        await spread(connections, number % 3, statement)
         given = await numbers(connections, 5)
         assert len({n for own in given for n in own}) == 15, statement
         first = min(min(own) for own in given)
@@ -109,8 +106,7 @@ async def test_start_with_a_number_that_a_member_begins_with_is_one_everywhere(
     herd: LocalHerd, connections: list[Connection], schema: str
 ) -> None:
     """A member could not tell it from its own first number of the sequence as it was."""
-    await run(connections[0], "CREATE SEQUENCE s")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE SEQUENCE s")
     for connection in connections:
         await run(connection, "ALTER SEQUENCE s START WITH 1")
         for start in (2, 8):
@@ -118,8 +114,7 @@ async def test_start_with_a_number_that_a_member_begins_with_is_one_everywhere(
             assert error.sqlstate == "0A000"
         await caught_up(connections)
     await run(connections[1], "ALTER SEQUENCE s START WITH 9")
-    await run(connections[1], "ALTER SEQUENCE s START WITH 2")
-    await caught_up(connections)
+    await spread(connections, 1, "ALTER SEQUENCE s START WITH 2")
     known = f"SELECT step, start FROM pgherd.sequences WHERE relid = '{schema}.s'::regclass"
     async with superusers(herd, schema) as admins:
         assert await same_everywhere(admins, known) == [(1, 2)]
@@ -128,13 +123,11 @@ async def test_start_with_a_number_that_a_member_begins_with_is_one_everywhere(
 async def test_increment_change_moves_past_the_numbers_in_the_table(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], "CREATE TABLE t (id serial PRIMARY KEY)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE t (id serial PRIMARY KEY)")
     for connection in connections:
         await run(connection, "INSERT INTO t SELECT FROM generate_series(1, 50)")
         await caught_up(connections)
-    await run(connections[2], "ALTER SEQUENCE t_id_seq INCREMENT BY 2")
-    await caught_up(connections)
+    await spread(connections, 2, "ALTER SEQUENCE t_id_seq INCREMENT BY 2")
     for connection in connections:
         await run(connection, "INSERT INTO t SELECT FROM generate_series(1, 50)")
         await caught_up(connections)
@@ -144,13 +137,11 @@ async def test_increment_change_moves_past_the_numbers_in_the_table(
 async def test_truncate_restart_identity_stays_in_the_own_share(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)")
     for connection in connections:
         await run(connection, "INSERT INTO t SELECT FROM generate_series(1, 10)")
         await caught_up(connections)
-    await run(connections[1], "TRUNCATE t RESTART IDENTITY")
-    await caught_up(connections)
+    await spread(connections, 1, "TRUNCATE t RESTART IDENTITY")
     for connection in connections:
         await run(connection, "INSERT INTO t SELECT FROM generate_series(1, 10)")
         await caught_up(connections)
@@ -160,8 +151,7 @@ async def test_truncate_restart_identity_stays_in_the_own_share(
 async def test_concurrent_inserts_on_all_members_lose_nothing(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], "CREATE TABLE t (id bigserial PRIMARY KEY, x int)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE t (id bigserial PRIMARY KEY, x int)")
 
     async def insert(connection: Connection) -> None:
         for number in range(50):
@@ -177,19 +167,16 @@ async def test_sequences_of_temporary_and_local_tables_are_left_alone(
     await run(connections[1], "CREATE TEMP SEQUENCE s")
     assert await run(connections[1], "SELECT nextval('s'), nextval('s')") == [(1, 2)]
     await run(connections[1], "CREATE TABLE t (id serial); SELECT pgherd.set_local('t')")
-    await run(connections[1], "ALTER SEQUENCE t_id_seq RESTART")
-    await caught_up(connections)
+    await spread(connections, 1, "ALTER SEQUENCE t_id_seq RESTART")
     assert await run(connections[1], "SELECT nextval('t_id_seq'), nextval('t_id_seq')") == [(1, 2)]
 
 
 async def test_c12_after_an_unclean_stop_a_sequence_goes_on_past_its_own_numbers(
     connections: list[Connection], schema: str, herd: LocalHerd
 ) -> None:
-    await run(connections[0], "CREATE TABLE t (id serial PRIMARY KEY, x int); CREATE SEQUENCE s")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE t (id serial PRIMARY KEY, x int); CREATE SEQUENCE s")
     await run(connections[0], "INSERT INTO t (id) VALUES (2000000001)")  # of member 1, by hand
-    await run(connections[1], "INSERT INTO t (id) VALUES (7)")
-    await caught_up(connections)
+    await spread(connections, 1, "INSERT INTO t (id) VALUES (7)")
     async with superusers(herd, schema) as admins:
         assert await run(admins[0], "SELECT pgherd.sequences_after_crash(0)") == [(None,)]
         await run(admins[1], _BEGIN_UNCLEAN)
@@ -205,11 +192,9 @@ async def test_c12_after_an_unclean_stop_a_sequence_goes_on_past_its_own_numbers
 async def test_c12_not_all_numbers_of_other_members_are_looked_at(
     connections: list[Connection], schema: str, herd: LocalHerd
 ) -> None:
-    await run(connections[0], "CREATE TABLE t (id serial PRIMARY KEY)")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE TABLE t (id serial PRIMARY KEY)")
     await run(connections[1], "INSERT INTO t DEFAULT VALUES")
-    await run(connections[0], "INSERT INTO t SELECT FROM generate_series(1, 30000)")
-    await caught_up(connections)
+    await spread(connections, 0, "INSERT INTO t SELECT FROM generate_series(1, 30000)")
     async with superusers(herd, schema) as admins:
         await run(admins[1], _BEGIN_UNCLEAN)
         await run(admins[1], "SET LOCAL track_functions = 'pl'")
@@ -229,8 +214,7 @@ async def test_c12_not_all_numbers_of_other_members_are_looked_at(
 async def test_c12_a_crash_after_the_last_number_of_all(
     connections: list[Connection], schema: str, herd: LocalHerd
 ) -> None:
-    await run(connections[0], "CREATE SEQUENCE s START 9223372036854770000")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE SEQUENCE s START 9223372036854770000")
     async with superusers(herd, schema) as [admin, *_]:
         for _ in range(2):
             await run(admin, _BEGIN_UNCLEAN)
@@ -259,15 +243,15 @@ async def test_many_sequences_do_not_fill_the_table_of_locks(
 ) -> None:
     columns = ", ".join(f"c{number} serial" for number in range(_MANY))
     await run(connections[0], f"CREATE TABLE wide (id int PRIMARY KEY, {columns})")
-    await run(
-        connections[0],
+    await spread(
+        connections,
+        0,
         "CREATE TABLE parts (id serial, PRIMARY KEY (id)) PARTITION BY RANGE (id);"
         + "".join(
             f"CREATE TABLE p{n} PARTITION OF parts FOR VALUES FROM ({n}) TO ({n + 1});"
             for n in range(20)
         ),
     )
-    await caught_up(connections)
     async with superusers(herd, schema) as [admin, *_]:
         await run(admin, _BEGIN_UNCLEAN)
         assert await in_parts(admin, f"SELECT * FROM pgherd.{function}") < _ROOM
@@ -313,8 +297,7 @@ async def test_a_view_that_owns_a_sequence_is_not_read(
 async def test_after_the_loss_of_a_database_numbers_go_on_far_beyond_the_last_that_is_known(
     herd: LocalHerd, connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], "CREATE SEQUENCE s")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE SEQUENCE s")
     known = f'{{"{schema}.s": 801}}'
     async with superusers(herd, schema) as [admin, *_]:
         for _ in range(2):  # a rebuild may do it again

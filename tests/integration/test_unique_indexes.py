@@ -19,6 +19,7 @@ from .members import (
     once,
     run,
     same_everywhere,
+    spread,
 )
 from .test_long_commands import table, undone
 
@@ -91,13 +92,11 @@ async def test_index_is_built_on_all_members_and_is_unique_between_them(
 async def test_duplicate_that_is_there_fails_the_command_everywhere(
     connections: list[Connection], admins: list[Connection], schema: str
 ) -> None:
-    await run(connections[1], "INSERT INTO t VALUES (0, 0, '7')")
-    await caught_up(connections)
+    await spread(connections, 1, "INSERT INTO t VALUES (0, 0, '7')")
     error = await failure(connections[0], _BUILD)
     assert error.sqlstate == "23505", error
     await undone(admins, schema)
-    await run(connections[2], "DELETE FROM t WHERE id = 0")
-    await caught_up(connections)
+    await spread(connections, 2, "DELETE FROM t WHERE id = 0")
     await run(connections[0], _BUILD)
     await has_it(admins, schema)
 
@@ -199,8 +198,7 @@ async def test_partition_has_a_unique_index_of_its_own(
     )
     await run(connections[0], "CREATE UNIQUE INDEX CONCURRENTLY i ON p1 (y)")
     await has_it(admins, schema)
-    await run(connections[1], "INSERT INTO p VALUES (1, 'a')")
-    await caught_up(connections)
+    await spread(connections, 1, "INSERT INTO p VALUES (1, 'a')")
     error = await failure(connections[2], "INSERT INTO p VALUES (2, 'a')")
     assert error.sqlstate == "23505"
 
@@ -286,8 +284,7 @@ _PARTITIONED = (
 async def test_an_expression_of_one_partition_excludes_writers_alike_while_it_is_built_and_after(
     connections: list[Connection], admins: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], _PARTITIONED)
-    await caught_up(connections)
+    await spread(connections, 0, _PARTITIONED)
     async with another(connections[0], schema) as builder:
         text = "CREATE UNIQUE INDEX CONCURRENTLY i ON pn ((v::int))"
         async with (
@@ -344,8 +341,7 @@ async def concurrently(connections: list[Connection], one: str, other: str) -> b
     except psycopg.errors.SerializationFailure:
         return True
     finally:
-        await run(connections[0], "DELETE FROM p")
-        await caught_up(connections)
+        await spread(connections, 0, "DELETE FROM p")
     return False
 
 
@@ -355,8 +351,7 @@ async def test_an_index_that_waits_for_those_of_the_partitions_excludes_nobody(
 ) -> None:
     """Each partition's own index counts for the rows of this partition only."""
     await run(connections[0], _BY_TIME)
-    await run(connections[0], "CREATE UNIQUE INDEX pu ON ONLY p (at, (v::int))")
-    await caught_up(connections)
+    await spread(connections, 0, "CREATE UNIQUE INDEX pu ON ONLY p (at, (v::int))")
     for one, other, excluded in _PAIRS:
         if not excluded:
             assert not await concurrently(connections, one, other), (one, other)
@@ -366,8 +361,7 @@ async def test_an_index_that_waits_for_those_of_the_partitions_excludes_nobody(
             f"SET DateStyle = '{style}';"
             f"CREATE UNIQUE INDEX {partition}u ON {partition} (at, (v::int)); RESET DateStyle",
         )
-        await run(connections[number], f"ALTER INDEX pu ATTACH PARTITION {partition}u")
-        await caught_up(connections)
+        await spread(connections, number, f"ALTER INDEX pu ATTACH PARTITION {partition}u")
         for one, other, excluded in _PAIRS:
             assert await concurrently(connections, one, other) is excluded, (one, other)
     await assert_same_schema(connections, schema)
@@ -377,12 +371,12 @@ async def test_an_expression_means_the_same_whatever_the_session_writes_values_l
     connections: list[Connection], schema: str
 ) -> None:
     await run(connections[0], "CREATE TABLE p (id int PRIMARY KEY, d date, f float8)")
-    await run(
-        connections[0],
+    await spread(
+        connections,
+        0,
         "SET DateStyle = 'SQL, DMY'; SET extra_float_digits = -15;"
         "CREATE UNIQUE INDEX ON p ((d - DATE '2026-02-03'), (f * 1.23456789::float8));"
         "RESET DateStyle; RESET extra_float_digits",
     )
-    await caught_up(connections)
     assert await concurrently(connections, "'2026-05-06', 7", "'2026-05-06', 7")
     assert not await concurrently(connections, "'2026-05-06', 7", "'2026-06-05', 7")

@@ -26,6 +26,7 @@ from .members import (
     caught_up,
     failure,
     run,
+    spread,
     turn_held,
     unordered,
     until_same,
@@ -417,8 +418,7 @@ async def test_a_role_that_was_made_anew_has_nothing_of_the_former_one(
     async with turns(herd, admins) as order:  # and a command, which needs the former one
         await run(admins[0], f"DROP ROLE {role}; CREATE ROLE {role} CREATEDB")
         await order.let(1)
-        await run(admins[1], f"GRANT SELECT ON {schema}.t TO {role}")
-        await caught_up(admins)
+        await spread(admins, 1, f"GRANT SELECT ON {schema}.t TO {role}")
         await order.let(0)
     await shared(admins, schema)
     asked = f"SELECT rolcreatedb FROM pg_roles WHERE rolname = '{role}'"
@@ -479,8 +479,7 @@ async def test_a_new_name_that_another_member_has_given_is_taken_back(
         await run(admins[0], f"CREATE ROLE a_{schema} CREATEDB")
         await order.let(1)
         await run(admins[1], f"CREATE ROLE b_{schema}")
-        await run(admins[1], f"GRANT SELECT ON {schema}.t TO b_{schema}")
-        await caught_up(admins)
+        await spread(admins, 1, f"GRANT SELECT ON {schema}.t TO b_{schema}")
         await order.let(0)
     await shared(admins, schema)
     dump = await assert_same_schema(admins, schema)
