@@ -20,7 +20,7 @@ from patience import WaitRanOutError
 from psycopg import sql
 from workloads.acknowledged import Acknowledged
 
-from .localherd import LocalHerd, Node, query, settle
+from .localherd import LocalHerd, Node, put, query
 
 INITIAL = 1000
 _THINK_S = 0.02  # between transactions: the machine also has to start again what tests kill
@@ -31,8 +31,7 @@ _ENDED = {"57P01", "57P02", "57P03", "57014", None}  # or cancelled: it was in t
 
 def create_everywhere(herd: LocalHerd, ddl: str) -> None:
     """Create tables on all nodes, and return when all have them."""
-    query(herd.nodes()[0].app_dsn, ddl)
-    settle(herd)
+    put(herd, herd.nodes()[0].app_dsn, ddl)
 
 
 @dataclass

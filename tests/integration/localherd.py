@@ -253,6 +253,12 @@ def query_on(connection: psycopg.Connection[Any], statement: str) -> list[tuple[
     return rows_of(connection, statement)
 
 
+def put(herd: LocalHerd, dsn: str, statements: str) -> None:
+    """Execute a message there, and wait until each node has applied it."""
+    query(dsn, statements)
+    settle(herd)
+
+
 def rows_of(connection: psycopg.Connection[Any], statement: str) -> list[tuple[Any, ...]]:
     """Execute a message of one or more statements once; return the rows of the last."""
     cursor = connection.execute(statement.encode())

@@ -7,7 +7,7 @@ from checkers import si
 from checkers.history import History, Order, Outcome, Read, Transaction, Write
 from patience import wait_until
 
-from .localherd import NODES, LocalHerd, query, settle
+from .localherd import NODES, LocalHerd, put, query
 from .test_histories import assert_good
 
 
@@ -32,8 +32,7 @@ def test_a_violation_in_a_history() -> None:
 def test_a_member_diverges(mortal: LocalHerd) -> None:
     """Nothing here fails: the log of the member tells, though it repairs itself."""
     query(mortal.app_dsn("n1"), "CREATE TABLE t (id int PRIMARY KEY, v int)")
-    query(mortal.app_dsn("n1"), "INSERT INTO t VALUES (1, 1)")
-    settle(mortal)
+    put(mortal, mortal.app_dsn("n1"), "INSERT INTO t VALUES (1, 1)")
     query(mortal.dsn("n2"), "SET session_replication_role = replica; DELETE FROM t")
     query(mortal.app_dsn("n1"), "UPDATE t SET v = 2")
     wait_until(

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from patience import wait_until
 
-from .localherd import LocalHerd, free_port_base, home, query, settle, standing
+from .localherd import LocalHerd, free_port_base, home, put, query, settle, standing
 
 TABLES = """
 CREATE TABLE plain (id int PRIMARY KEY, a text, b text);
@@ -36,8 +36,7 @@ CREATE FUNCTION one() RETURNS int LANGUAGE sql AS 'SELECT 1';
 def watched(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd whose members may be rebuilt."""
     with standing(LocalHerd(work_directory / "fingerprint", free_port_base())) as herd:
-        query(herd.dsn("n1"), TABLES)
-        settle(herd)
+        put(herd, herd.dsn("n1"), TABLES)
         yield herd
 
 

@@ -8,7 +8,7 @@ import pytest
 from patience import wait_until
 
 from .cascades import Forward, end, forwarding, schema_to_follow, three_servers
-from .localherd import LocalHerd, error_of, query, settle
+from .localherd import LocalHerd, error_of, put, query, settle
 from .plainpostgres import PlainPostgres
 from .test_subscriptions import EVENT_AND_PART, caught_up, gid_of, must, rows, state, stopped
 
@@ -168,8 +168,7 @@ def test_one_server_forwards_two_sets(
     herd: LocalHerd, servers: list[PlainPostgres], forwards: list[Forward], name: str
 ) -> None:
     a, b = (server.dsn(user="app") for server in servers[:2])
-    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.u (id int PRIMARY KEY)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"CREATE TABLE {name}.u (id int PRIMARY KEY)")
     for table in "tu":
         one = f"{name}_{table}"
         must(herd, "set", "create", one, "--tables", f"{name}.{table}")
@@ -180,8 +179,7 @@ def test_one_server_forwards_two_sets(
         refused = ("subscribe", f"{name}_u", "--name", f"{name}_u_b", "--provider", f"{name}_t_a")
         assert "there is no subscription" in error_of(herd.top(*refused))
         query(herd.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1000)")
-        query(herd.app_dsn("n3"), f"INSERT INTO {name}.u VALUES (1)")
-        settle(herd)
+        put(herd, herd.app_dsn("n3"), f"INSERT INTO {name}.u VALUES (1)")
         for table in "tu":
             caught_up(herd, servers[1], f"{name}_{table}_b")
             assert rows(b, f"{name}.{table}") == rows(herd.dsn("n1"), f"{name}.{table}")
@@ -211,8 +209,7 @@ def test_providers_change_and_a_hop_leaves_without_a_copy(
     refused = error_of(herd.top("subscribe", name, "--name", f"{name}_b", "--no-forward"))
     assert f"{name}_c are fed from {name}_b" in refused
     must(herd, "unsubscribe", f"{name}_b", "--followers-to", f"{name}_a")
-    query(herd.app_dsn("n3"), f"INSERT INTO {name}.t VALUES (2000)")
-    settle(herd)
+    put(herd, herd.app_dsn("n3"), f"INSERT INTO {name}.t VALUES (2000)")
     caught_up(herd, servers[2], f"{name}_c")
     assert rows(servers[2].dsn(), f"{name}.t") == rows(herd.dsn("n2"), f"{name}.t")
     assert state(herd, f"{name}_c")["provider"] == f"{name}_a"

@@ -14,7 +14,7 @@ from pgherd_spark.reading import statements
 from psycopg import sql
 
 from .ledger import Ledger, create_everywhere
-from .localherd import LocalHerd, query, settle
+from .localherd import LocalHerd, put, query, settle
 from .sparkherd import members_of
 
 _SETTINGS = statements.load("session.sql")["settings"]
@@ -247,8 +247,7 @@ def test_who_wrote_a_row_and_what_happened_to_it(herd: LocalHerd, schema: str) -
         (gids[0], "insert"), (gids[1], "update"), (gids[3], "update")
     ]  # fmt: skip
     assert done.stderr == ""
-    query(one, f"DELETE FROM {schema}.w WHERE a = 1")
-    settle(herd)
+    put(herd, one, f"DELETE FROM {schema}.w WHERE a = 1")
     lines = herd.top("history", f"{schema}.w", "x", "1").stdout.splitlines()
     assert [line.split("  ")[1] for line in lines] == ["n1", "n2", "n2", "n1"]
     assert lines[-1].endswith("delete")

@@ -18,7 +18,16 @@ from pgherd_sidecar.local.herd import load
 
 from benchmarks.balancers import EXAMPLES, Ports, find, haproxy, pgbouncer
 
-from .localherd import COMMAND_TIMEOUT_S, LocalHerd, free_port_base, home, query, settle, standing
+from .localherd import (
+    COMMAND_TIMEOUT_S,
+    LocalHerd,
+    free_port_base,
+    home,
+    put,
+    query,
+    settle,
+    standing,
+)
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -158,8 +167,7 @@ def under_load(
     herd: LocalHerd, dsn: str, capsys: pytest.CaptureFixture[str], how: str, what: str
 ) -> None:
     """Kill the node that the clients are on; all of them commit again."""
-    query(herd.app_dsn("n1"), "TRUNCATE t; UPDATE counter SET v = 0")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), "TRUNCATE t; UPDATE counter SET v = 0")
     node = where(dsn)
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(Writer(dsn, number)) for number in range(4)]
@@ -306,8 +314,7 @@ def commit_though_a_member_dies(
     query(
         herd.app_dsn("n1"), "CREATE TABLE IF NOT EXISTS account (id int PRIMARY KEY, balance int)"
     )
-    query(herd.app_dsn("n1"), "DELETE FROM account; INSERT INTO account VALUES (1, 0), (2, 0)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), "DELETE FROM account; INSERT INTO account VALUES (1, 0), (2, 0)")
     lines = [herd.summary()["application_dsn"]]
     first, _, rest = lines[0].partition("@")[2].partition(",")
     lines.append(

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from faults import mortal
 
-from .localherd import LocalHerd, free_port_base, query, settle, standing
+from .localherd import LocalHerd, free_port_base, put, query, standing
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(0)]
 
@@ -103,8 +103,7 @@ def swept(work_directory: Path) -> Iterator[Mortal]:
     shutil.copy(mortal.__file__, script)
     script.chmod(0o644)
     with standing(LocalHerd(work_directory / "swept", free_port_base())) as herd:
-        query(herd.app_dsn("n1"), _TABLES)
-        settle(herd)
+        put(herd, herd.app_dsn("n1"), _TABLES)
         herd.environment |= {
             "PGHERD_SIDECAR_SCRIPT": str(script),
             mortal.DIRECTORY_VARIABLE: str(directory),

@@ -16,7 +16,7 @@ from patience import wait_until
 from pgherd_sidecar.local.herd import load
 from pgherd_sidecar.local.sidecar import Sidecar
 
-from .localherd import LocalHerd, free_port_base, home, query, settle, standing
+from .localherd import LocalHerd, free_port_base, home, put, query, settle, standing
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -30,8 +30,7 @@ def doors(work_directory: Path) -> Iterator[LocalHerd]:
     with standing(herd, "--witness", "1", "--nodes", "3"):
         query(herd.app_dsn("n1"), "CREATE TABLE t (id int PRIMARY KEY, v int)")
         query(herd.app_dsn("n1"), "CREATE TABLE mine (id int PRIMARY KEY)")
-        query(herd.app_dsn("n1"), "SELECT pgherd.set_local('mine')")
-        settle(herd)
+        put(herd, herd.app_dsn("n1"), "SELECT pgherd.set_local('mine')")
         yield herd
 
 

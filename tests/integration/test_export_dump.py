@@ -19,6 +19,7 @@ from .localherd import (
     error_of,
     free_port_base,
     home,
+    put,
     query,
     settle,
     standing,
@@ -110,8 +111,7 @@ def test_a_role_that_may_read_everything_dumps_all_but_ours(
     rows = ("--data-only", "-T", "shop.nokey")  # which has row security by its owner's wish
     bare = dumped(backup, *rows, "--exclude-schema=pgherd*")
     assert without_numbers(bare) == without_numbers(dumped(twin.dsn(), *rows))
-    query(herd.dsn("n1"), "SELECT pgherd.run_everywhere('DROP ROLE backup')")
-    settle(herd)
+    put(herd, herd.dsn("n1"), "SELECT pgherd.run_everywhere('DROP ROLE backup')")
 
 
 def without_numbers(dump: str) -> str:

@@ -10,7 +10,16 @@ import psycopg
 import pytest
 
 from .herds import as_subscriber, caught_up
-from .localherd import LocalHerd, drop_schemas, error_of, free_port_base, query, settle, standing
+from .localherd import (
+    LocalHerd,
+    drop_schemas,
+    error_of,
+    free_port_base,
+    put,
+    query,
+    settle,
+    standing,
+)
 from .plainpostgres import plain_postgres
 from .test_subscriptions import caught_up as plain_caught_up
 from .test_subscriptions import end, must, rows
@@ -88,8 +97,7 @@ def test_a_set_moves_to_another_herd_and_back(herd: LocalHerd, west: LocalHerd, 
     who_only_writes_is_refused(herd.dsn("n2"), name)
     for node in west.nodes():
         assert not refuses(node.app_dsn, name), node.name
-    query(west.app_dsn("n2"), f"UPDATE {name}.t SET v = 'west' WHERE id < 9")
-    settle(west)
+    put(west, west.app_dsn("n2"), f"UPDATE {name}.t SET v = 'west' WHERE id < 9")
     before = [versions(herd.dsn("n2"), f"{name}.{one}") for one in ("t", "still")]
     must(west, "set", "create", name, "--tables", f"{name}.*")
     must(west, "subscribe", name, "--name", f"{name}_e", "--to", as_subscriber(herd), "--wait")
@@ -102,8 +110,7 @@ def test_a_set_moves_to_another_herd_and_back(herd: LocalHerd, west: LocalHerd, 
     settle(herd)
     assert all_refuse(herd, name)
     query(west.app_dsn("n3"), f"INSERT INTO {name}.t VALUES (1000, 'more')")
-    query(west.app_dsn("n1"), f"ALTER TABLE {name}.still ADD COLUMN more int")
-    settle(west)
+    put(west, west.app_dsn("n1"), f"ALTER TABLE {name}.still ADD COLUMN more int")
     caught_up(west, herd, f"{name}_e")
     is_same(west, herd, name)
     must(west, "switchover", name, "--to", f"{name}_e", "--yes")
@@ -124,8 +131,7 @@ def test_after_a_failover_all_follow_the_new_origin_herd(
     with plain_postgres(work_directory / "third", port, herd.dsn("n1")) as third:
         third_to = ("--to", third.dsn(user="app"), "--wait")
         must(herd, "subscribe", name, "--name", f"{name}_c", *third_to)
-        query(herd.app_dsn("n2"), f"UPDATE {name}.t SET v = 'last' WHERE id = 1")
-        settle(herd)
+        put(herd, herd.app_dsn("n2"), f"UPDATE {name}.t SET v = 'last' WHERE id = 1")
         caught_up(herd, west, f"{name}_w")
         plain_caught_up(herd, third, f"{name}_c")
         places = [f"--at={name}_w={as_subscriber(west)}", f"--at={name}_c={third.dsn(user='app')}"]
@@ -134,11 +140,9 @@ def test_after_a_failover_all_follow_the_new_origin_herd(
         assert f"{name}_w takes writes" in done.stdout, done.stdout
         gid = done.stdout.partition("at GID ")[2].split()[0].rstrip(";,.")
         # The old herd lives, and does not know.
-        query(herd.app_dsn("n1"), f"INSERT INTO {name}.t VALUES (2000, 'beyond')")
-        settle(herd)
+        put(herd, herd.app_dsn("n1"), f"INSERT INTO {name}.t VALUES (2000, 'beyond')")
         settle(west)
-        query(west.app_dsn("n3"), f"UPDATE {name}.t SET v = 'west' WHERE id = 2")
-        settle(west)
+        put(west, west.app_dsn("n3"), f"UPDATE {name}.t SET v = 'west' WHERE id = 2")
         still = versions(third.dsn(), f"{name}.still")
         must(west, "set", "create", name, "--tables", f"{name}.*")
         must(west, "subscribe", name, "--name", f"{name}_3", *third_to)
@@ -153,8 +157,7 @@ def test_after_a_failover_all_follow_the_new_origin_herd(
         must(west, "subscribe", name, "--name", f"{name}_e", "--to", as_subscriber(herd), "--wait")
         is_same(west, herd, name)
         assert all_refuse(herd, name)
-        query(west.app_dsn("n1"), f"INSERT INTO {name}.t VALUES (3000, 'all')")
-        settle(west)
+        put(west, west.app_dsn("n1"), f"INSERT INTO {name}.t VALUES (3000, 'all')")
         caught_up(west, herd, f"{name}_e")
         is_same(west, herd, name)
         end(west, f"{name}_3")

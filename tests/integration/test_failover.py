@@ -14,7 +14,7 @@ import pytest
 from patience import wait_until
 
 from .cascades import forwarding, schema_to_follow, three_servers
-from .localherd import LocalHerd, error_of, query, settle
+from .localherd import LocalHerd, error_of, put, query, settle
 from .plainpostgres import PlainPostgres
 from .test_subscriptions import caught_up, gid_of, must, rows, state
 
@@ -38,8 +38,7 @@ def cut_off(
 ) -> tuple[int, list[str]]:
     """a is ahead of b, and c shows that the herd goes on; the GID of a, and how to name a and b."""
     a, b, c = (server.dsn(user="app") for server in servers)
-    query(herd.app_dsn("n1"), f"CREATE SEQUENCE {name}.numbers OWNED BY {name}.t.id")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"CREATE SEQUENCE {name}.numbers OWNED BY {name}.t.id")
     must(herd, "set", "create", name, "--tables", f"{name}.t", "--sequences", f"{name}.numbers")
     must(herd, "subscribe", name, "--name", f"{name}_a", "--to", a, "--forward", "--wait")
     must(herd, "subscribe", name, "--name", f"{name}_c", "--to", c, "--wait")

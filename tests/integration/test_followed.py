@@ -9,7 +9,7 @@ from pgherd_sidecar.subscribing.state.followed import followed, is_turn_of
 from pgherd_sidecar.tables.sessions import connect
 
 from .herds import as_subscriber
-from .localherd import LocalHerd, error_of, query, settle
+from .localherd import LocalHerd, error_of, put, query, settle
 from .test_subscriptions import must
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
@@ -71,8 +71,7 @@ def _is_superuser(herd: LocalHerd) -> bool:
 async def test_nothing_that_an_ordinary_role_has_forged_runs_as_superuser(
     herd: LocalHerd, name: str, forged: str
 ) -> None:
-    query(herd.app_dsn("n1"), forged.format(name=name))
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), forged.format(name=name))
     done = herd.top("subscribe", name, "--to", as_subscriber(herd))
     settle(herd)
     assert not _is_superuser(herd)

@@ -19,7 +19,7 @@ from pgherd_sidecar.local.herd import load, save
 
 from . import installations
 from .cascades import schema_to_follow
-from .localherd import LocalHerd, error_of, free_port_base, home, query, settle
+from .localherd import LocalHerd, error_of, free_port_base, home, put, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
 from .test_import import progress
 from .test_subscriptions import caught_up, must, rows, state
@@ -148,8 +148,7 @@ def test_a_new_origin_becomes_a_herd_that_the_others_follow_without_a_copy(
     for server, hop in ((a, "a"), (b, "b")):
         to = ("--to", server.dsn(user="app"), "--wait")
         must(herd, "subscribe", name, "--name", f"{name}_{hop}", *to)
-    query(herd.app_dsn("n2"), f"UPDATE {name}.t SET v = 'w' WHERE id < 9")
-    settle(herd)
+    put(herd, herd.app_dsn("n2"), f"UPDATE {name}.t SET v = 'w' WHERE id < 9")
     for server, hop in ((a, "a"), (b, "b")):
         caught_up(herd, server, f"{name}_{hop}")
     places = [f"--at={name}_{hop}={server.dsn(user='app')}" for server, hop in ((a, "a"), (b, "b"))]
@@ -237,8 +236,7 @@ def follows_without_a_copy(herd: LocalHerd, other: PlainPostgres, name: str) -> 
     must(herd, "set", "create", name, "--tables", f"{name}.t,{name}.w")
     must(herd, "subscribe", name, "--to", other.dsn(user="app"), "--wait")
     assert query(other.dsn(), versions) == before  # nothing was copied
-    query(herd.app_dsn("n2"), f"UPDATE {name}.t SET v = 'x' WHERE id = 60")
-    settle(herd)
+    put(herd, herd.app_dsn("n2"), f"UPDATE {name}.t SET v = 'x' WHERE id = 60")
     caught_up(herd, other, name)
     for table in "tw":
         assert rows(other.dsn(), f"{name}.{table}") == rows(herd.dsn("n1"), f"{name}.{table}")

@@ -17,7 +17,7 @@ from patience import wait_until
 
 from .herds import as_subscriber, caught_up
 from .ledger import Ledger
-from .localherd import LocalHerd, error_of, free_port_base, query, refuses_to, settle, standing
+from .localherd import LocalHerd, error_of, free_port_base, put, query, refuses_to, settle, standing
 from .test_subscription_faults import Looks, ledger, require_prefixes
 from .test_subscriptions import end, kill_feeders, must, state
 
@@ -119,8 +119,7 @@ def test_an_end_that_the_subscriber_can_not_take_changes_nothing_and_is_repeated
         follower.must("start", lost)
     settle(follower)
     assert state(herd, name)["state"] != "stopped"
-    query(herd.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
-    settle(herd)
+    put(herd, herd.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
     caught_up(herd, follower, name)
     end(herd, name)
     must(herd, "set", "drop", name)
@@ -129,8 +128,7 @@ def test_an_end_that_the_subscriber_can_not_take_changes_nothing_and_is_repeated
         assert not refuses_to(node.app_dsn, f"DELETE FROM {name}.t"), node.name
     for one in (herd, follower):
         settle(one)
-        query(one.dsn("n1"), f"DROP SCHEMA {name} CASCADE")
-        settle(one)
+        put(one, one.dsn("n1"), f"DROP SCHEMA {name} CASCADE")
 
 
 @pytest.mark.long
@@ -156,5 +154,4 @@ def test_an_end_in_which_a_feeder_hangs_is_repeated(herd: LocalHerd, follower: L
     assert not refuses_to(follower.app_dsn("n2"), f"DELETE FROM {name}.t")
     for one in (herd, follower):
         settle(one)
-        query(one.dsn("n1"), f"DROP SCHEMA {name} CASCADE")
-        settle(one)
+        put(one, one.dsn("n1"), f"DROP SCHEMA {name} CASCADE")

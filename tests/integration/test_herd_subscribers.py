@@ -22,6 +22,7 @@ from .localherd import (
     drop_schemas,
     error_of,
     free_port_base,
+    put,
     query,
     refuses_to,
     settle,
@@ -43,8 +44,7 @@ def follower(work_directory: Path) -> Iterator[LocalHerd]:
 def name(herd: LocalHerd, follower: LocalHerd) -> Iterator[str]:
     """A schema of the first herd; what follows it is removed."""
     found = f"h_{random.getrandbits(32):x}"
-    query(herd.app_dsn("n1"), f"CREATE SCHEMA {found}")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"CREATE SCHEMA {found}")
     settle(follower)
     yield found
     herd.top("unsubscribe", found, "--herd-only")
@@ -85,17 +85,14 @@ def test_all_members_of_a_herd_follow(herd: LocalHerd, follower: LocalHerd, name
     query(herd.app_dsn("n2"), f"UPDATE {name}.item SET id = id + 500000 WHERE id < 5")
     query(herd.app_dsn("n3"), f"DELETE FROM {name}.event WHERE what = 'a'")
     query(herd.app_dsn("n2"), f"UPDATE {name}.part SET y = 2 WHERE y = 1")
-    query(herd.app_dsn("n3"), f"ALTER TABLE {name}.item ADD COLUMN more int")
-    settle(herd)
-    query(herd.app_dsn("n3"), f"INSERT INTO {name}.item (id, more) VALUES (600000, 7)")
-    settle(herd)
+    put(herd, herd.app_dsn("n3"), f"ALTER TABLE {name}.item ADD COLUMN more int")
+    put(herd, herd.app_dsn("n3"), f"INSERT INTO {name}.item (id, more) VALUES (600000, 7)")
     caught_up(herd, follower, name)
     is_same(herd, follower, *tables)
     assert state(herd, name)["state"] == "following"
     for node in follower.nodes():
         assert refuses_to(node.app_dsn, f"DELETE FROM {name}.event"), node.name
-    query(herd.app_dsn("n1"), f"TRUNCATE {name}.event")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"TRUNCATE {name}.event")
     caught_up(herd, follower, name)
     is_same(herd, follower, *tables)
     end(herd, name)
@@ -140,8 +137,7 @@ def test_tables_that_are_there_are_used(herd: LocalHerd, follower: LocalHerd, na
             wanted = query(herd.dsn("n1"), columns.format(one))
             assert query(node.dsn, columns.format(one)) == wanted
     is_same(herd, follower, f"{name}.fresh")
-    query(herd.app_dsn("n1"), f"UPDATE {name}.other SET v = 'x' WHERE id < 9")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"UPDATE {name}.other SET v = 'x' WHERE id < 9")
     caught_up(herd, follower, name)
     settle(follower)
     for node in follower.nodes():
@@ -164,8 +160,7 @@ def test_tables_that_come_later_and_copies_anew(
     must(herd, "set", "add", name, "--tables", f"{name}.b")
     wait_until(lambda: state(herd, name)["tables"] == [2, 2])
     is_same(herd, follower, f"{name}.a", f"{name}.b")
-    query(herd.app_dsn("n1"), f"ALTER TABLE {name}.b ALTER COLUMN v TYPE varchar(9)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"ALTER TABLE {name}.b ALTER COLUMN v TYPE varchar(9)")
     query(herd.app_dsn("n1"), f"INSERT INTO {name}.b VALUES (2, 'x')")
     assert "alters a table" in stopped(herd, name)
     must(herd, "subscribe", name, "--anew", "--wait")
@@ -218,8 +213,7 @@ def _stopped(herd: LocalHerd, name: str) -> bool:
 def test_what_a_herd_can_not_follow_is_refused(
     herd: LocalHerd, follower: LocalHerd, name: str
 ) -> None:
-    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id serial PRIMARY KEY)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id serial PRIMARY KEY)")
     must(herd, "set", "create", name, "--tables", f"{name}.t")
     to = as_subscriber(follower)
     error = error_of(herd.top("subscribe", name, "--to", to, "--forward"))
@@ -284,8 +278,7 @@ async def test_a_place_that_was_guarded_is_of_one_subscription_only(
 ) -> None:
     tab = f"{name}.t"
     query(herd.app_dsn("n1"), f"CREATE TABLE {tab} (id int PRIMARY KEY)")
-    query(follower.app_dsn("n1"), f"CREATE SCHEMA {name}")
-    settle(herd)
+    put(herd, follower.app_dsn("n1"), f"CREATE SCHEMA {name}")
     settle(follower)
     async with await psycopg.AsyncConnection.connect(
         herd.dsn("n1"), autocommit=True, row_factory=dict_row

@@ -23,7 +23,7 @@ from pgherd_spark.storing.parts import PartError
 from pgherd_spark.storing.stores import Store
 
 from .ledger import create_everywhere
-from .localherd import COMMAND_TIMEOUT_S, LocalHerd, command_line, query, settle
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd, command_line, put, query
 from .s3server import NEEDS_S3, Bucket, Server, bucket
 from .sparkherd import NEEDS_SPARK, given_back, holders, markers, markers_held, run_job
 
@@ -111,10 +111,8 @@ def goes_on(herd: LocalHerd) -> None:
     """Every node takes writes, and all have them."""
     for node in herd.nodes():
         name = f"f_{random.getrandbits(40):x}"
-        query(node.app_dsn, f"CREATE TABLE {name} (id int PRIMARY KEY)")
-        settle(herd)
-        query(node.app_dsn, f"DROP TABLE {name}")
-        settle(herd)
+        put(herd, node.app_dsn, f"CREATE TABLE {name} (id int PRIMARY KEY)")
+        put(herd, node.app_dsn, f"DROP TABLE {name}")
 
 
 def descendants(pid: int) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .installations import program
-from .localherd import LocalHerd, free_port_base, home, query, settle, standing
+from .localherd import LocalHerd, free_port_base, home, put, query, settle, standing
 from .plainpostgres import PlainPostgres
 
 pytestmark = pytest.mark.long
@@ -26,8 +26,7 @@ def herd(work_directory: Path) -> Iterator[LocalHerd]:
 
 
 def test_a_volume_that_is_left_holds_a_plain_server(herd: LocalHerd, work_directory: Path) -> None:
-    query(herd.dsn("n1"), "CREATE TABLE t (id bigserial PRIMARY KEY, v text)")
-    settle(herd)
+    put(herd, herd.dsn("n1"), "CREATE TABLE t (id bigserial PRIMARY KEY, v text)")
     for name in ("n1", "n2"):
         query(herd.dsn(name), "INSERT INTO t (v) SELECT 'x' FROM generate_series(1, 100)")
     settle(herd)

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from patience import in_time, wait_until_async
 
-from .localherd import LocalHerd, error_of, free_port_base, home, query, settle, standing
+from .localherd import LocalHerd, error_of, free_port_base, home, put, query, settle, standing
 from .members import Connection, run
 
 _FILE = "SELECT pg_relation_filenode('{}')"
@@ -441,8 +441,7 @@ async def test_a_schedule_is_kept_in_the_herd_and_done_by_its_members(
 
 @pytest.mark.long
 async def test_two_of_five_work_at_once_and_never_three(five: LocalHerd) -> None:
-    query(five.app_dsn("n1"), "CREATE TABLE public.t (id int PRIMARY KEY)")
-    settle(five)
+    put(five, five.app_dsn("n1"), "CREATE TABLE public.t (id int PRIMARY KEY)")
     async with contextlib.AsyncExitStack() as stack:
         holders = [
             await stack.enter_async_context(held(five, node.name, "public.t"))
@@ -483,8 +482,7 @@ def test_only_superusers_write_what_superusers_execute(mortal: LocalHerd) -> Non
 @pytest.mark.long
 def test_a_schema_of_a_user_s_is_not_read_and_one_member_is_not_drained(alone: LocalHerd) -> None:
     query(alone.dsn("n1"), "GRANT CREATE ON DATABASE app TO app")
-    query(alone.app_dsn("n1"), "CREATE SCHEMA pgherd_maintenance")
-    settle(alone)
+    put(alone, alone.app_dsn("n1"), "CREATE SCHEMA pgherd_maintenance")
     said = error_of(alone.top("maintain", "--sql", "ANALYZE"))
     assert "is not a superuser's" in said
     query(alone.app_dsn("n1"), "DROP SCHEMA pgherd_maintenance")

@@ -13,7 +13,7 @@ import pytest
 from patience import join, wait_until
 
 from .installations import OTHERS, others, program
-from .localherd import COMMAND_TIMEOUT_S, LocalHerd, free_port_base, query, settle, standing
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd, free_port_base, put, query, settle, standing
 from .nodes import sql_file
 from .plainpostgres import PlainPostgres, major_of, plain_postgres
 from .test_import import (
@@ -97,8 +97,7 @@ def test_a_dump_of_another_version_loads(
     beside: LocalHerd, source: PlainPostgres, work_directory: Path, form: str
 ) -> None:
     """By the newer programs of the two, as PostgreSQL's documentation has it."""
-    query(beside.dsn("n1"), "DROP SCHEMA IF EXISTS shop CASCADE")
-    settle(beside)
+    put(beside, beside.dsn("n1"), "DROP SCHEMA IF EXISTS shop CASCADE")
     query(source.dsn("postgres"), "DROP DATABASE IF EXISTS sold")
     query(source.dsn("postgres"), "CREATE DATABASE sold")
     query(source.dsn("sold"), sql_file("other_versions"))

@@ -12,7 +12,7 @@ import pytest
 from patience import wait_until
 
 from .ledger import Ledger
-from .localherd import LocalHerd, free_port_base, home, query, settle, standing
+from .localherd import LocalHerd, free_port_base, home, put, query, standing
 from .test_capture_off import metrics as page_of
 from .test_verify_herd import (
     BACK_IN_ITS_LEAF,
@@ -29,8 +29,7 @@ def scrubbed(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd of three whose passes take seconds."""
     herd = LocalHerd(work_directory / "scrubbed", free_port_base())
     with standing(herd, "--scrub-interval", "2", "--scrub-share", "50"):
-        query(herd.dsn("n1"), SHAPES)
-        settle(herd)
+        put(herd, herd.dsn("n1"), SHAPES)
         yield herd
 
 
@@ -95,8 +94,7 @@ def test_what_differs_is_found_named_and_forgotten_when_it_is_mended(scrubbed: L
     by_hand = GENERATED_BY_HAND.format("''", "UPDATE shapes.g SET d = 1000 WHERE id IN (9, 11);")
     have("n1", by_hand)
     have("n3", UNSEEN_BY_THE_INDEX.format("false"))
-    query(scrubbed.dsn("n1"), "INSERT INTO shapes.g (id, v) VALUES (1000, 1000)")
-    settle(scrubbed)
+    put(scrubbed, scrubbed.dsn("n1"), "INSERT INTO shapes.g (id, v) VALUES (1000, 1000)")
     have("n3", UNSEEN_BY_THE_INDEX.format("true"))
     have("n2", "CREATE TABLE shapes.alone (id int PRIMARY KEY)")
     wanted = {

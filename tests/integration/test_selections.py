@@ -15,7 +15,7 @@ from pgherd_sidecar.client.stream.changelog import ChangeLog
 from pgherd_sidecar.local import herd as herds
 
 from .cascades import end, forwarding, three_servers
-from .localherd import LocalHerd, error_of, home, query, settle
+from .localherd import LocalHerd, error_of, home, put, query, settle
 from .plainpostgres import PlainPostgres, forget_set
 from .test_subscriptions import caught_up, gid_of, kill_feeders, must, rows, state, stopped
 
@@ -98,8 +98,7 @@ def test_rows_move_into_a_filter_and_out_of_it(
     same(herd, subscriber, f"{name}.event", where="amount < 3")
 
     def write(node: str, statement: str) -> None:
-        query(herd.app_dsn(node), statement)
-        settle(herd)
+        put(herd, herd.app_dsn(node), statement)
 
     one, two = "n1", "n2"
     write(one, f"UPDATE {name}.item SET region = 'EU' WHERE id IN (1, 4, 7, 10)")  # in
@@ -192,8 +191,7 @@ def test_a_changed_filter_has_that_table_copied_anew(
     kept = "SELECT tab FROM pgherd_subscriber.tables"
     wait_until(lambda: query(subscriber.dsn(), kept), lambda seen: seen == [(f"{name}.item",)])
     query(subscriber.dsn(), f"DELETE FROM {name}.other WHERE id = 1")  # it takes writes
-    query(herd.app_dsn("n1"), f"UPDATE {name}.other SET v = 'w'")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"UPDATE {name}.other SET v = 'w'")
     caught_up(herd, subscriber, name)
     must(herd, "set", "add", name, "--table", f"{name}.other WHERE (id < 60)")
     wanted = query(herd.dsn("n1"), f"SELECT * FROM {name}.other WHERE id < 60 ORDER BY id")
@@ -243,18 +241,15 @@ def test_what_the_stream_does_not_tell_any_more_stops(
     must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--wait")
     # What captures changes goes on to send whole rows until it is made anew, here by a new column.
     query(herd.app_dsn("n1"), f"DROP INDEX {name}.item_whole")
-    query(herd.app_dsn("n1"), f"ALTER TABLE {name}.item ADD COLUMN more text")
-    settle(herd)
-    query(herd.app_dsn("n2"), f"UPDATE {name}.item SET amount = 7 WHERE id = 3")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"ALTER TABLE {name}.item ADD COLUMN more text")
+    put(herd, herd.app_dsn("n2"), f"UPDATE {name}.item SET amount = 7 WHERE id = 3")
     caught_up(herd, subscriber, name)
     same(herd, subscriber, f"{name}.item", "id, amount", "region = 'EU'")
     before = rows(subscriber.dsn(), f"{name}.item")
     query(herd.app_dsn("n2"), f"UPDATE {name}.item SET region = 'EU' WHERE id = 1")
     assert "no unique index" in stopped(herd, name)
     assert rows(subscriber.dsn(), f"{name}.item") == before
-    query(herd.app_dsn("n1"), f"CREATE UNIQUE INDEX ON {name}.item (id, region)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"CREATE UNIQUE INDEX ON {name}.item (id, region)")
     must(herd, "subscribe", name, "--anew", "--wait")
     caught_up(herd, subscriber, name)
     same(herd, subscriber, f"{name}.item", "id, amount", "region = 'EU'")
@@ -440,8 +435,7 @@ def test_a_cascade_has_the_filter_and_a_failover_keeps_it(
             equal("region = 'US'", "id, amount, secret")
             again = query(servers[1].dsn(), f"SELECT xmin::text FROM {name}.other WHERE id = 1")
             assert again == kept
-        query(herd.app_dsn("n3"), f"UPDATE {name}.item SET region = 'EU' WHERE id < 30")
-        settle(herd)
+        put(herd, herd.app_dsn("n3"), f"UPDATE {name}.item SET region = 'EU' WHERE id < 30")
         caught_up(herd, servers[0], f"{name}_a")
         places = ["--at", f"{name}_a={a}", "--at", f"{name}_b={b}", "--yes"]
         done = herd.without_directory("failover", *places)

@@ -15,7 +15,7 @@ from patience import wait_until
 from pgherd_sidecar.client import exchange, routes
 from pgherd_sidecar.local.herd import load
 
-from .localherd import LocalHerd, free_port_base, home, query, settle
+from .localherd import LocalHerd, free_port_base, home, put, query, settle
 from .plainpostgres import PlainPostgres, forget_set
 
 pytestmark = pytest.mark.timeout(600)
@@ -147,13 +147,11 @@ def test_a_set_becomes_what_is_ordered_and_its_subscribers_follow(
         f"SELECT id, region FROM {name}.item WHERE region = 'US' ORDER BY 1",
     )  # fmt: skip
     # Where the tables are known the filter is not read again: no lock that a vacuum waits for.
-    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.later (id int PRIMARY KEY)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"CREATE TABLE {name}.later (id int PRIMARY KEY)")
     body = {"chosen": ["no SQL"], "chosen_tables": [f"{name}.item"], "tables": [f"{name}.*r"]}
     found = order_set(herd, name, **body)
     assert found["tables"] == [f"{name}.item", f"{name}.later", f"{name}.other"]
-    query(herd.app_dsn("n1"), f"INSERT INTO {name}.later VALUES (7)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"INSERT INTO {name}.later VALUES (7)")
     later = f"SELECT id FROM {name}.later"
     until(herd, wanted, "following")
     until_same(herd, subscriber, later, later)
@@ -222,8 +220,7 @@ def test_one_that_is_stopped_goes_on_when_that_is_ordered_and_is_copied_anew_onc
     order_set(herd, name, tables=[f"{name}.*"])
     wanted = {"name": name, "set": name, "dsn": subscriber.dsn(user="app")}
     generation = until(herd, wanted, "following")["generation"]
-    query(herd.app_dsn("n1"), f"ALTER TABLE {name}.item DROP COLUMN note")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"ALTER TABLE {name}.item DROP COLUMN note")
     found = until(herd, wanted, "stopped")
     assert "alters a table of the set" in found["reason"]
     assert must(herd, routes.ORDER_SUBSCRIPTION, **wanted)["state"] == "stopped"

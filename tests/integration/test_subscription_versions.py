@@ -9,7 +9,7 @@ from patience import wait_until
 
 from .cascades import forwarding
 from .installations import OTHERS, others
-from .localherd import LocalHerd, free_port_base, query, settle
+from .localherd import LocalHerd, free_port_base, put, query, settle
 from .plainpostgres import plain_postgres
 from .test_subscriptions import caught_up, must, rows, stopped
 
@@ -60,8 +60,7 @@ def test_a_server_of_another_version_follows(
             query(dsn, f"DELETE FROM {name}.part WHERE id = 1")
             query(dsn, f"TRUNCATE {name}.other; INSERT INTO {name}.other VALUES (2)")
             query(dsn, f"ALTER TABLE {name}.item ADD COLUMN price numeric(9, 2)")
-            query(dsn, f"INSERT INTO {name}.item (id, price) VALUES (0, 1.5)")
-            settle(herd)
+            put(herd, dsn, f"INSERT INTO {name}.item (id, price) VALUES (0, 1.5)")
             caught_up(herd, server, name)
             for table in tables:
                 assert rows(to, table) == rows(dsn, table)
@@ -110,8 +109,7 @@ def test_a_server_of_another_version_forwards(
                 query(dsn, f"UPDATE {name}.item SET id = -id, tags = NULL WHERE id % 3 = 0")
                 query(dsn, f"DELETE FROM {name}.bag WHERE amount < 1")
                 query(dsn, f"ALTER TABLE {name}.item ADD COLUMN price numeric(9, 2)")
-                query(dsn, f"INSERT INTO {name}.item (price) VALUES (1.5)")
-                settle(herd)
+                put(herd, dsn, f"INSERT INTO {name}.item (price) VALUES (1.5)")
                 caught_up(herd, server, name)
                 wait_until(
                     lambda: rows(there, f"{name}.item"),

@@ -26,6 +26,7 @@ from .localherd import (
     error_of,
     home,
     pids_in,
+    put,
     query,
     settle,
 )
@@ -48,8 +49,7 @@ INSERT INTO {0}.part VALUES (1, 1, 'x'), (2, 2, 'y');
 def name(herd: LocalHerd, subscriber: PlainPostgres) -> Iterator[str]:
     """A schema, a set and a subscription of this name, which are removed."""
     found = f"s_{random.getrandbits(32):x}"
-    query(herd.app_dsn("n1"), f"CREATE SCHEMA {found}")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"CREATE SCHEMA {found}")
     yield found
     forget_set(herd, subscriber, found)
 
@@ -157,15 +157,13 @@ def test_a_plain_server_shows_a_set_and_follows_it(
     query(herd.app_dsn("n3"), f"DELETE FROM {name}.item WHERE id > 900 AND id < 1000")
     query(herd.app_dsn("n2"), f"DELETE FROM {name}.event WHERE what = 'a'")
     query(herd.app_dsn("n2"), f"INSERT INTO {name}.event VALUES ('b', 3)")
-    query(herd.app_dsn("n2"), f"UPDATE {name}.part SET y = 2 WHERE y = 1")
-    settle(herd)
+    put(herd, herd.app_dsn("n2"), f"UPDATE {name}.part SET y = 2 WHERE y = 1")
     caught_up(herd, subscriber, name)
     for table in tables:
         assert rows(subscriber.dsn(), table) == rows(dsn, table)
     query(herd.app_dsn("n3"), f"TRUNCATE {name}.event")
     query(herd.app_dsn("n3"), f"CREATE INDEX ON {name}.item (note)")
-    query(herd.app_dsn("n3"), f"INSERT INTO {name}.item (id) VALUES (0)")
-    settle(herd)
+    put(herd, herd.app_dsn("n3"), f"INSERT INTO {name}.item (id) VALUES (0)")
     caught_up(herd, subscriber, name)
     for table in tables:
         assert rows(subscriber.dsn(), table) == rows(dsn, table)
@@ -194,8 +192,7 @@ def test_rows_are_found_by_keys_of_types_of_users(
     query(dsn, f"INSERT INTO {name}.bag SELECT s, p, v FROM {name}.reading")
     query(dsn, f"UPDATE {name}.reading SET v = v || 'x'")
     query(dsn, f"UPDATE {name}.bag SET p = NULL WHERE v = 'a'")
-    query(dsn, f"DELETE FROM {name}.reading WHERE v = 'ax'")
-    settle(herd)
+    put(herd, dsn, f"DELETE FROM {name}.reading WHERE v = 'ax'")
     caught_up(herd, subscriber, name)
     for table in tables:
         assert rows(subscriber.dsn(), table) == rows(dsn, table) != []
@@ -205,8 +202,7 @@ def test_rows_are_found_by_keys_of_types_of_users(
 def test_who_may_read_all_tables_sees_no_password(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
-    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
     follow(herd, subscriber, name)
     asked = "SELECT dsn FROM pgherd_subscriptions.subscription"
     role = f"{name}_reader"
@@ -222,8 +218,7 @@ def test_who_may_read_all_tables_sees_no_password(
 def test_a_name_is_used_again_that_was_ended_in_the_herd_only(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
-    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.item (id int PRIMARY KEY)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"CREATE TABLE {name}.item (id int PRIMARY KEY)")
     follow(herd, subscriber, name)
     to = ("--to", subscriber.dsn(user="app"))
     must(herd, "subscribe", name, *to, "--anew", "--wait")
@@ -265,11 +260,9 @@ def test_rows_are_not_written_by_others_and_an_end_gives_the_tables_back(
 @pytest.mark.long
 def test_tables_join_and_leave_a_set(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:
     dsn = herd.app_dsn("n1")
-    query(dsn, f"CREATE TABLE {name}.a (id int PRIMARY KEY); INSERT INTO {name}.a VALUES (1)")
-    settle(herd)
+    put(herd, dsn, f"CREATE TABLE {name}.a (id int PRIMARY KEY); INSERT INTO {name}.a VALUES (1)")
     follow(herd, subscriber, name)
-    query(dsn, f"CREATE TABLE {name}.b (id int PRIMARY KEY); INSERT INTO {name}.b VALUES (2)")
-    settle(herd)
+    put(herd, dsn, f"CREATE TABLE {name}.b (id int PRIMARY KEY); INSERT INTO {name}.b VALUES (2)")
     must(herd, "set", "add", name, "--tables", f"{name}.b")
     query(dsn, f"INSERT INTO {name}.a VALUES (3); INSERT INTO {name}.b VALUES (3)")
     must(herd, "set", "remove", name, "--tables", f"{name}.a")
@@ -323,8 +316,7 @@ def test_a_table_that_has_the_rows_is_not_copied(
     after = {table: query(subscriber.dsn(), versions.format(name, table)) for table in tables}
     assert after["same"] == before["same"] and after["other"] != before["other"]
     query(herd.app_dsn("n2"), f"UPDATE {name}.same SET v = 0 WHERE id = 9")
-    query(herd.app_dsn("n2"), f"DELETE FROM {name}.other WHERE id = 9")
-    settle(herd)
+    put(herd, herd.app_dsn("n2"), f"DELETE FROM {name}.other WHERE id = 9")
     caught_up(herd, subscriber, name)
     for table in tables:
         assert rows(subscriber.dsn(), f"{name}.{table}") == rows(herd.dsn("n1"), f"{name}.{table}")
@@ -411,8 +403,7 @@ def test_another_value_of_a_unique_column_leaves_what_refers_to_the_row(
     query(dsn, f"UPDATE {name}.parent SET code = 10 WHERE id = 1")
     query(dsn, f"BEGIN; DELETE FROM {name}.parent WHERE id = 2;"
                f" INSERT INTO {name}.parent VALUES (2, 20), (4, 4); COMMIT")  # fmt: skip
-    query(dsn, f"DELETE FROM {name}.parent WHERE id = 3")
-    settle(herd)
+    put(herd, dsn, f"DELETE FROM {name}.parent WHERE id = 3")
     caught_up(herd, subscriber, name)
     assert rows(there, f"{name}.parent") == [("(1,10,mine)",), ("(2,20,mine)",), ("(4,4,)",)]
     assert rows(there, f"{name}.child") == [("(1)",)]
@@ -465,8 +456,7 @@ def test_a_large_transaction_leaves_rows_that_come_again(
     assert rows(there, f"{name}.child") == [("(1)",), ("(8999)",), ("(9000)",)]
     # Unique values move between rows, so that they are deleted after all; nothing else is lost.
     query(there, f"DROP TABLE {name}.child; CREATE UNIQUE INDEX ON {name}.parent (code)")
-    query(dsn, f"UPDATE {name}.parent SET code = 209001 - code")
-    settle(herd)
+    put(herd, dsn, f"UPDATE {name}.parent SET code = 209001 - code")
     caught_up(herd, subscriber, name)
     assert query(there, f"SELECT count(*), sum(id * code::int8) FROM {name}.parent") == query(
         dsn, f"SELECT count(*), sum(id * code::int8) FROM {name}.parent"
@@ -539,8 +529,7 @@ def test_a_damaged_schema_stops_its_subscriptions_only(
     herd: LocalHerd, subscriber: PlainPostgres, work_directory: Path, name: str, harm: str
 ) -> None:
     dsn, to = herd.app_dsn("n1"), subscriber.dsn(user="app")
-    query(dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY); INSERT INTO {name}.t VALUES (1)")
-    settle(herd)
+    put(herd, dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY); INSERT INTO {name}.t VALUES (1)")
     follow(herd, subscriber, name)
     query(subscriber.dsn("postgres"), f"CREATE DATABASE {name} OWNER app")
     other = subscriber.dsn(name, user="app")
@@ -573,8 +562,7 @@ def test_a_member_that_can_not_feed_leaves_it_to_another(
 ) -> None:
     """The members of the herd's own table say so; only when all do is it stopped."""
     dsn, to = herd.app_dsn("n1"), subscriber.dsn(user="app")
-    query(dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY, v text)")
-    settle(herd)
+    put(herd, dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY, v text)")
     must(herd, "set", "create", name, "--tables", f"{name}.*")
     must(herd, "subscribe", name, "--to", to, "--keep-bytes", "1M", "--wait")
     caught_up(herd, subscriber, name)
@@ -609,8 +597,7 @@ def test_a_member_that_can_not_feed_leaves_it_to_another(
 def test_a_connection_string_comes_from_stdin_or_the_environment(
     herd: LocalHerd, subscriber: PlainPostgres, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
     must(herd, "set", "create", name, "--tables", f"{name}.*")
     monkeypatch.setenv("PGHERD_SUBSCRIBER", subscriber.dsn(user="app"))
     must(herd, "subscribe", name, "--wait")
@@ -659,8 +646,7 @@ def test_ddl_stops_it_before_its_gid_and_a_new_copy_goes_on(
     assert rows(subscriber.dsn(), f"{name}.a") == [("(1,sad)",), ("(2,)",)]
     if command == "DROP TABLE {0}.a" or "RENAME TO" in command:
         must(herd, "set", "remove", name, "--tables", f"{name}.a")
-        query(dsn, f"CREATE TABLE {name}.b (id int PRIMARY KEY)")
-        settle(herd)
+        put(herd, dsn, f"CREATE TABLE {name}.b (id int PRIMARY KEY)")
         must(herd, "set", "add", name, "--tables", f"{name}.b")
     must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--anew", "--wait")
     for (table,) in query(
@@ -729,24 +715,21 @@ def test_a_column_more_comes_while_another_table_joins(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
     dsn = herd.app_dsn("n1")
-    query(dsn, f"CREATE TABLE {name}.a (id int PRIMARY KEY); CREATE TABLE {name}.b (id int)")
-    settle(herd)
+    put(herd, dsn, f"CREATE TABLE {name}.a (id int PRIMARY KEY); CREATE TABLE {name}.b (id int)")
     must(herd, "set", "create", name, "--tables", f"{name}.a")
     must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--wait")
     with psycopg.connect(subscriber.dsn()) as before:
         before.execute(f"LOCK TABLE {name}.a IN SHARE MODE".encode())  # the feeder waits for it
         query(dsn, f"INSERT INTO {name}.a VALUES (1); INSERT INTO {name}.b VALUES (1)")
         query(dsn, f"ALTER TABLE {name}.a ADD COLUMN price numeric(10, 2)")
-        query(dsn, f"INSERT INTO {name}.a VALUES (2, 1.5)")
-        settle(herd)
+        put(herd, dsn, f"INSERT INTO {name}.a VALUES (2, 1.5)")
         must(herd, "set", "add", name, "--tables", f"{name}.b")
     wait_until(
         lambda: state(herd, name),
         lambda seen: seen["tables"] == [2, 2] and seen["state"] == "following",
         hopeless=lambda: state(herd, name)["state"] == "stopped",
     )
-    query(dsn, f"INSERT INTO {name}.b VALUES (2)")
-    settle(herd)
+    put(herd, dsn, f"INSERT INTO {name}.b VALUES (2)")
     caught_up(herd, subscriber, name)
     for table in ("a", "b"):
         assert rows(subscriber.dsn(), f"{name}.{table}") == rows(dsn, f"{name}.{table}") != []
@@ -758,8 +741,7 @@ def test_who_writes_while_rows_come_into_their_place_leaves_none(
 ) -> None:
     table = f"CREATE TABLE {name}.t (id int PRIMARY KEY)"
     query(herd.app_dsn("n1"), f"{table}; INSERT INTO {name}.t VALUES (1)")
-    query(subscriber.dsn(user="app"), f"CREATE SCHEMA {name}; {table}")
-    settle(herd)
+    put(herd, subscriber.dsn(user="app"), f"CREATE SCHEMA {name}; {table}")
     must(herd, "set", "create", name, "--tables", f"{name}.t")
     with psycopg.connect(subscriber.dsn(user="app")) as writer:
         writer.execute(f"INSERT INTO {name}.t VALUES (2)".encode())
@@ -775,8 +757,7 @@ def test_a_column_more_comes_at_its_gid(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
     dsn = herd.app_dsn("n1")
-    query(dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY); INSERT INTO {name}.t VALUES (1)")
-    settle(herd)
+    put(herd, dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY); INSERT INTO {name}.t VALUES (1)")
     follow(herd, subscriber, name)
     query(dsn, f"INSERT INTO {name}.t VALUES (2)")
     query(dsn, f"ALTER TABLE {name}.t ADD COLUMN price numeric(10, 2)")
@@ -790,8 +771,7 @@ def test_ddl_after_many_rows_finds_none_of_them_missing_and_none_twice(
 ) -> None:
     """Some of them are being written when the feeder comes to the command, and are rolled back."""
     dsn = herd.app_dsn("n1")
-    query(dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
-    settle(herd)
+    put(herd, dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
     follow(herd, subscriber, name)
     with psycopg.connect(subscriber.dsn()) as before:
         before.execute(f"LOCK TABLE {name}.t IN SHARE MODE".encode())  # the feeder waits for it
@@ -819,8 +799,7 @@ def test_sequences_stand_behind_all_numbers_that_rows_have(
         f" INSERT INTO {name}.d (v) VALUES ('a'), ('b')",
     )
     settle(herd)
-    query(herd.app_dsn("n3"), f"INSERT INTO {name}.t (n) SELECT 3 FROM generate_series(1, 50)")
-    settle(herd)
+    put(herd, herd.app_dsn("n3"), f"INSERT INTO {name}.t (n) SELECT 3 FROM generate_series(1, 50)")
     tables = f"{name}.t,{name}.d,{name}.zero"
     said = herd.top("set", "create", name, "--tables", tables, "--sequences", f"{name}.free")
     assert "OWNED BY" in error_of(said)
@@ -853,8 +832,7 @@ def test_sequences_stand_behind_all_numbers_that_rows_have(
         assert highest <= place and lowest >= least, number
     query(herd.app_dsn("n2"), f"INSERT INTO {name}.t (n) SELECT 5 FROM generate_series(1, 500)")
     ((highest,),) = query(herd.app_dsn("n2"), f"SELECT max(id) FROM {name}.t")
-    query(herd.app_dsn("n2"), f"DELETE FROM {name}.t WHERE n = 5")
-    settle(herd)
+    put(herd, herd.app_dsn("n2"), f"DELETE FROM {name}.t WHERE n = 5")
     caught_up(herd, subscriber, name)
     assert query(to, last)[0][0] >= highest
     assert (
@@ -877,8 +855,7 @@ def test_the_log_is_kept_within_a_limit_and_then_a_new_copy_is_asked_for(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
     dsn, to = herd.app_dsn("n1"), subscriber.dsn(user="app")
-    query(dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY, v text)")
-    settle(herd)
+    put(herd, dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY, v text)")
     must(herd, "set", "create", name, "--tables", f"{name}.*")
     must(herd, "subscribe", name, "--to", to, "--keep-bytes", "2M", "--wait")
     query(dsn, f"INSERT INTO {name}.t VALUES (0, 'before')")
@@ -905,8 +882,7 @@ def test_a_subscription_goes_on_when_the_herd_is_up_again(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
     dsn = herd.app_dsn("n1")
-    query(dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
-    settle(herd)
+    put(herd, dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
     follow(herd, subscriber, name)
     herd.must("down")
     herd.must("up")
@@ -919,8 +895,7 @@ def test_what_cannot_be_is_said(herd: LocalHerd, subscriber: PlainPostgres, name
     assert "no table is meant by nothing.*" in error_of(
         herd.top("set", "create", name, "--tables", "nothing.*")
     )
-    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
     must(herd, "set", "create", name, "--tables", f"{name}.t")
     error = error_of(herd.top("subscribe", name, "--to", herd.dsn("n2")))
     assert "is a herd, and role postgres is a superuser there" in error
@@ -938,8 +913,7 @@ def test_what_cannot_be_is_said(herd: LocalHerd, subscriber: PlainPostgres, name
 async def test_another_herd_does_not_take_a_subscription_of_the_same_name(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
-    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
     follow(herd, subscriber, name)
     dsn = subscriber.dsn(user="app")
     later = Subscription(name, name, dsn, 9, 1, 1.0, None, None, (f"{name}.t",), revision=1 << 40)
@@ -951,8 +925,7 @@ async def test_another_herd_does_not_take_a_subscription_of_the_same_name(
         await other.leave()
     finally:
         await other.close()
-    query(herd.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
-    settle(herd)
+    put(herd, herd.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
     caught_up(herd, subscriber, name)
     assert rows(subscriber.dsn(), f"{name}.t") == [("(1)",)]
     # The other way round: this herd is the later one, and hears so at once.

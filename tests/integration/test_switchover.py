@@ -16,7 +16,7 @@ from pgherd_sidecar.subscribing.state.errors import StoppedError
 from pgherd_sidecar.subscribing.state.herd import Subscription
 from pgherd_sidecar.tables import sessions
 
-from .localherd import LocalHerd, drop_schemas, error_of, home, query, refuses_to, settle
+from .localherd import LocalHerd, drop_schemas, error_of, home, put, query, refuses_to, settle
 from .plainpostgres import PlainPostgres
 from .test_subscriptions import caught_up, must, rows, state
 
@@ -73,8 +73,7 @@ def is_as_before(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:
             herd.app_dsn(node), name, "part_1"
         )
     assert refuses(subscriber.dsn(user="app"), name)
-    query(herd.app_dsn("n2"), f"INSERT INTO {name}.t SELECT max(id) + 1 FROM {name}.t")
-    settle(herd)
+    put(herd, herd.app_dsn("n2"), f"INSERT INTO {name}.t SELECT max(id) + 1 FROM {name}.t")
     caught_up(herd, subscriber, name)
     assert rows(subscriber.dsn(), f"{name}.t") == rows(herd.dsn("n1"), f"{name}.t")
 
@@ -152,8 +151,7 @@ async def test_a_set_moves_under_load_and_nothing_is_lost(
     assert "has moved" in error_of(herd.top("set", "add", name, "--tables", f"{name}.apart"))
     must(herd, "subscribe", name)  # nobody feeds it all the same
     query(there, f"INSERT INTO {name}.t VALUES (5)  ON CONFLICT (id) DO UPDATE SET v = 'mine'")
-    query(herd.app_dsn("n1"), f"INSERT INTO {name}.apart VALUES (1)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"INSERT INTO {name}.apart VALUES (1)")
     await asyncio.sleep(5)
     assert query(there, f"SELECT v FROM {name}.t WHERE id = 5") == [("mine",)]
     has_moved(herd, subscriber, name)
@@ -168,8 +166,7 @@ async def test_a_set_moves_under_load_and_nothing_is_lost(
 def test_one_that_does_not_get_there_leaves_all_as_it_was(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
-    query(herd.app_dsn("n1"), f"INSERT INTO {name}.t VALUES (1000)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"INSERT INTO {name}.t VALUES (1000)")
     caught_up(herd, subscriber, name)
     said = must(herd, "switchover", name, "--to", name)
     assert "nothing was done" in said
@@ -186,8 +183,7 @@ def test_one_that_does_not_get_there_leaves_all_as_it_was(
 async def test_one_that_loses_its_session_to_what_commits_meanwhile_begins_anew(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
-    query(herd.app_dsn("n1"), f"INSERT INTO {name}.t VALUES (1000)")
-    settle(herd)
+    put(herd, herd.app_dsn("n1"), f"INSERT INTO {name}.t VALUES (1000)")
     caught_up(herd, subscriber, name)
     ends = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -328,8 +324,7 @@ def test_partition_that_comes_after_the_lock_is_refused(
     must(herd, "switchover", name, "--to", name, "--yes")
     settle(herd)
     dsn = herd.app_dsn("n1")
-    query(dsn, f"CREATE TABLE {name}.later (id int PRIMARY KEY)")
-    settle(herd)
+    put(herd, dsn, f"CREATE TABLE {name}.later (id int PRIMARY KEY)")
     for command in (
         f"ALTER TABLE {name}.part DETACH PARTITION {name}.part_1",
         f"CREATE TABLE {name}.part_2 PARTITION OF {name}.part FOR VALUES FROM (10) TO (20)",
@@ -352,14 +347,12 @@ def test_a_table_that_is_written_by_the_name_of_its_parent_does_not_move(
         f"{base}; CREATE TABLE {name}.child (PRIMARY KEY (id)) INHERITS ({name}.base);"
         f" INSERT INTO {name}.child VALUES (1, 'a')",
     )
-    query(there, f"{base}; CREATE TABLE {name}.child () INHERITS ({name}.base)")
-    settle(herd)
+    put(herd, there, f"{base}; CREATE TABLE {name}.child () INHERITS ({name}.base)")
     must(herd, "set", "add", name, "--tables", f"{name}.child")
     wait_until(lambda: rows(there, f"{name}.child") == [("(1,a)",)])
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         query(there, f"UPDATE {name}.base SET v = 'x'")
-    query(dsn, f"UPDATE {name}.base SET v = 'b'")
-    settle(herd)
+    put(herd, dsn, f"UPDATE {name}.base SET v = 'b'")
     caught_up(herd, subscriber, name)
     assert rows(there, f"{name}.child") == [("(1,b)",)]
     error = error_of(herd.top("switchover", name, "--to", name, "--yes"))

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from .installations import program
-from .localherd import LocalHerd, home, query, settle
+from .localherd import LocalHerd, home, put, query, settle
 from .plainpostgres import as_account, major_of
 
 _FIRST, _ROUND = 1_500_000_000, (1 << 31) + 1_000_000
@@ -47,12 +47,10 @@ def test_what_was_made_half_a_round_of_transactions_ago_is_not_new(mortal: Local
     done = mortal.up()
     assert done.returncode == 0, done.stderr
 
-    query(mortal.app_dsn("n2"), "TRUNCATE public.t")
-    settle(mortal)
+    put(mortal, mortal.app_dsn("n2"), "TRUNCATE public.t")
     assert min(query(mortal.app_dsn("n1"), given)) > max(before), "it was not RESTART IDENTITY"
     new = "SELECT count(*) FROM pg_class c WHERE pgherd.is_new(c.xmin)"
     assert query(mortal.dsn("n2"), new) == [(0,)]
     assert query(mortal.dsn("n2"), f"BEGIN; CREATE TABLE public.u (); {new}") == [(1,)]
-    query(mortal.app_dsn("n2"), "ALTER TABLE public.t ADD x int DEFAULT 5")
-    settle(mortal)
+    put(mortal, mortal.app_dsn("n2"), "ALTER TABLE public.t ADD x int DEFAULT 5")
     mortal.must("verify")

@@ -21,7 +21,7 @@ from pgherd_spark.reading.sources import Source
 from psycopg.conninfo import make_conninfo
 
 from .ledger import Ledger
-from .localherd import LocalHerd, home, query, settle
+from .localherd import LocalHerd, home, put, query, settle
 
 
 def write_behind_the_herd_s_back(herd: LocalHerd, node: str, statement: str) -> None:
@@ -132,11 +132,9 @@ UNSEEN_BY_THE_INDEX = """
 
 @pytest.fixture
 def shapes(herd: LocalHerd) -> Iterator[None]:
-    query(herd.dsn("n1"), SHAPES)
-    settle(herd)
+    put(herd, herd.dsn("n1"), SHAPES)
     yield
-    query(herd.dsn("n1"), "DROP SCHEMA shapes CASCADE")
-    settle(herd)
+    put(herd, herd.dsn("n1"), "DROP SCHEMA shapes CASCADE")
 
 
 def compared(herd: LocalHerd) -> dict[str, Any]:
@@ -216,8 +214,7 @@ def test_views_leaves_generated_columns_and_indexes_are_compared(herd: LocalHerd
 
     # An index of one member has not been told of a row that the herd has written meanwhile.
     write_behind_the_herd_s_back(herd, "n3", UNSEEN_BY_THE_INDEX.format("false"))
-    query(herd.dsn("n1"), "INSERT INTO shapes.g (id, v) VALUES (1000, 1000)")
-    settle(herd)
+    put(herd, herd.dsn("n1"), "INSERT INTO shapes.g (id, v) VALUES (1000, 1000)")
     write_behind_the_herd_s_back(herd, "n3", UNSEEN_BY_THE_INDEX.format("true"))
     said = compared(herd)
     assert not said["differences"]
