@@ -216,6 +216,7 @@ def test_a_minority_gets_no_more_sessions_of_writers(served: LocalHerd, balancer
         assert where(through(served, balancer.writers)) != node
     finally:
         served.must("heal")
+    # An attempt whose session broke may commit yet, so nobody counts these rows.
     query(served.app_dsn("n2"), "DELETE FROM t WHERE client = 99")
 
 
@@ -281,8 +282,8 @@ def test_sessions_that_are_shared_leave_nothing_to_each_other(
         two.execute("INSERT INTO t (client, v) VALUES (53, 1)")
     settle(herd)
     for node in ("n1", "n2", "n3"):
-        counts = "SELECT client, count(*) FROM t WHERE client >= 50 GROUP BY 1 ORDER BY 1"
-        assert query(herd.dsn(node), counts) == [(50, 15), (51, 1), (52, 1), (53, 1)]
+        counts = "SELECT client, count(*) FROM t WHERE client BETWEEN 50 AND 53 GROUP BY 1"
+        assert sorted(query(herd.dsn(node), counts)) == [(50, 15), (51, 1), (52, 1), (53, 1)]
     query(herd.app_dsn("n1"), "DELETE FROM t WHERE client >= 50")
     herd.must("verify")
 
