@@ -156,31 +156,29 @@ BEGIN
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);
 END $$;
 
--- What was noted when the running command began.
-CREATE OR REPLACE FUNCTION pgherd.noted_before(x xid8) RETURNS jsonb
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RETURN (SELECT c.recs[1]::jsonb -> 'before' FROM pgherd.running_rows(x) c WHERE c.keys = 'open');
-END $$;
-
 -- sql_drop: which relations are concerned. Dropped tables by oid, tables that lost a part by name.
 CREATE OR REPLACE FUNCTION pgherd.command_drops() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET seq_page_cost = 0.1 SET random_page_cost = 0.1 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
+    running   record;
     d         record;
     note      jsonb;
     before    jsonb;
     here_only jsonb;
 BEGIN
-    IF pgherd.is_own_command() OR pgherd.is_nested(pg_current_xact_id(), TG_TAG) THEN
+    IF pgherd.is_own_command() THEN
+        RETURN;
+    END IF;
+    running := pgherd.running_command(pg_current_xact_id(), TG_TAG);
+    IF running.nested THEN
         RETURN;
     ELSIF TG_TAG = 'DROP INDEX' AND NOT EXISTS (SELECT FROM pgherd.running_rows(pg_current_xact_id())) THEN
         PERFORM pgherd.check_dropped(); -- it began in another transaction
         RETURN;
     END IF;
-    before := pgherd.noted_before(pg_current_xact_id());
+    before := running.said -> 'before';
     here_only := (before -> 'broken') || (before -> 'strays');
     FOR d IN SELECT o.address_names AS names FROM pg_event_trigger_dropped_objects() o
               WHERE o.object_type = 'trigger' AND o.address_names[3] ILIKE E'pgherd\\_%'
