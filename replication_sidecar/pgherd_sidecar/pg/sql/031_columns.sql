@@ -23,6 +23,17 @@ BEGIN
     SELECT t.relid FROM tree t;
 END $$;
 
+-- The same as an array; of most tables it is the table alone.
+CREATE OR REPLACE FUNCTION pgherd.partition_tree(root oid) RETURNS oid[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_partitioned_table p WHERE p.partrelid = root) THEN
+        RETURN ARRAY[root];
+    END IF;
+    RETURN array(SELECT t.relid FROM pgherd.partitions(root) t);
+END $$;
+
 -- Does an expression or predicate of the index read the column, or the whole row? Not so INCLUDE: pg_depend knows of both.
 CREATE OR REPLACE FUNCTION pgherd.reads_column(i pg_index, number int2) RETURNS bool
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -36,33 +47,35 @@ CREATE OR REPLACE FUNCTION pgherd.columns(
 RETURNS SETOF record LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    tree oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
+    tree oid[] := pgherd.partition_tree(root);
     -- INCLUDE columns stand behind those of the key
     pk   int2[] := (SELECT (i.indkey::int2[])[0:i.indnkeyatts - 1] FROM pg_index i WHERE i.indexrelid = pgherd.identity_index(root));
     -- Columns of unique and exclusion indexes, of any partition too, with those that their expressions and predicates read.
-    held name[] := array(
-        SELECT a.attname
-          FROM pg_index i
-          JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-         WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion));
+    held name[];
+    computed bool;
 BEGIN
-    IF EXISTS (SELECT FROM pg_index i
-                WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion)
-                  AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)) THEN
+    -- An index of expressions alone has no such column.
+    SELECT coalesce(array_agg(a.attname) FILTER (WHERE a.attnum IS NOT NULL), '{}'),
+           coalesce(bool_or(i.indexprs IS NOT NULL OR i.indpred IS NOT NULL), false)
+      INTO held, computed
+      FROM pg_index i
+      LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+     WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion);
+    IF computed THEN
         held := held || array(
             SELECT a.attname FROM pg_index i
               JOIN pg_attribute a ON a.attrelid = i.indrelid AND pgherd.reads_column(i, a.attnum)
              WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion)
                AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL));
     END IF;
-    -- Other members may have an index that is not here yet (055_unique_indexes).
-    held := held || array(SELECT unnest(l.columns) FROM pgherd.long_commands l WHERE l.relid = ANY (tree));
     RETURN QUERY
     SELECT (row_number() OVER (ORDER BY a.attnum))::int, quote_ident(a.attname), a.atttypid, a.attcollation,
            a.attgenerated <> '', a.attnotnull, coalesce(a.attnum = ANY (pk), false),
            -- A change of one of these travels as delete and insert (C10), as one of an identity column, which PostgreSQL
            -- does not let anybody UPDATE.
            a.attidentity = 'a' OR a.attname = ANY (held)
+           -- Other members may have an index that is not here yet (055_unique_indexes).
+           OR EXISTS (SELECT FROM pgherd.long_commands l WHERE l.relid = ANY (tree) AND a.attname = ANY (l.columns))
       FROM pg_attribute a
      WHERE a.attrelid = root AND a.attnum > 0 AND NOT a.attisdropped
      ORDER BY a.attnum;
@@ -91,7 +104,7 @@ CREATE OR REPLACE FUNCTION pgherd.compressed_columns(root oid)
 RETURNS TABLE (pos int, col text, typ oid, coll oid, is_notnull bool, method text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
-DECLARE tree oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
+DECLARE tree oid[] := pgherd.partition_tree(root);
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
                     WHERE i.indrelid = ANY (tree) AND a.attlen = -1) THEN
@@ -338,7 +351,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.unique_arguments(root oid, alias text, inserted bool) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
-DECLARE tree oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
+DECLARE tree oid[] := pgherd.partition_tree(root);
 BEGIN
     RETURN (
         SELECT pgherd.arguments(array_agg(DISTINCT k.term))
