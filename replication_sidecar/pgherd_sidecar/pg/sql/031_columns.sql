@@ -175,7 +175,10 @@ DECLARE
                               money,bytea,date,time,timestamp,timestamptz,inet,cidr,macaddr,macaddr8,bit,varbit,point,pg_lsn}'
                              ::regtype[];
 BEGIN
-    RETURN typ = ANY (known) OR NOT EXISTS (
+    IF typ = ANY (known) THEN -- nearly all, and no query is needed
+        RETURN true;
+    END IF;
+    RETURN NOT EXISTS (
         SELECT FROM pgherd.parts_of_type(typ) p
          WHERE p.typtype NOT IN ('e', 'r', 'm', 'c') AND NOT (p.typtype = 'b' AND p.typcategory = 'A' AND p.typelem <> 0)
            AND p.oid <> ALL (known));
@@ -207,8 +210,10 @@ CREATE OR REPLACE FUNCTION pgherd.field(value text, typ oid, named bool DEFAULT 
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN CASE WHEN pgherd.reads_back(typ) THEN value
-                WHEN typ = 'json'::regtype -- it is kept as it was written
+    IF pgherd.reads_back(typ) THEN -- nearly all, and no query is needed
+        RETURN value;
+    END IF;
+    RETURN CASE WHEN typ = 'json'::regtype -- it is kept as it was written
                 THEN format('(CASE WHEN %1$s IS DISTINCT FROM NULL THEN pg_catalog.format(''%%s'', %1$s) END)::pg_catalog.json',
                             value)
                 -- its output leaves out the encoding that was declared, and its text does not
@@ -227,13 +232,13 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.record_full(root oid, alias text, again bool DEFAULT true) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+DECLARE by_image bool := pgherd.identity_index(root) IS NULL;
 BEGIN
     RETURN (
         SELECT format('ROW(%s)::pg_catalog.text',
                       -- a key has to be whole: by it a transaction finds its rows again
                       string_agg(CASE WHEN c.generated AND NOT c.in_pk THEN 'NULL'
-                                      WHEN again THEN pgherd.field(alias || '.' || c.col, c.typ,
-                                                                   pgherd.identity_index(root) IS NULL)
+                                      WHEN again THEN pgherd.field(alias || '.' || c.col, c.typ, by_image)
                                       ELSE alias || '.' || c.col END, ', ' ORDER BY c.pos))
           FROM pgherd.columns(root) c);
 END $$;
