@@ -306,13 +306,15 @@ CREATE OR REPLACE FUNCTION pgherd.arguments(terms text[]) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN CASE WHEN cardinality(terms) <= 40 THEN array_to_string(terms, ', ')
-                ELSE (SELECT string_agg(p.part, ', ' ORDER BY p.n)
-                        FROM (SELECT u.i / 40 AS n,
-                                     format('CASE WHEN pg_catalog.concat_ws('','', %1$s) OPERATOR(pg_catalog.<>) '''''
-                                            ' THEN pg_catalog.concat_ws('','', %1$s) END',
-                                            string_agg(u.term, ', ' ORDER BY u.i)) AS part
-                                FROM unnest(terms) WITH ORDINALITY u(term, i) GROUP BY u.i / 40) p) END;
+    IF cardinality(terms) <= 40 THEN
+        RETURN array_to_string(terms, ', ');
+    END IF;
+    RETURN (SELECT string_agg(p.part, ', ' ORDER BY p.n)
+              FROM (SELECT u.i / 40 AS n,
+                           format('CASE WHEN pg_catalog.concat_ws('','', %1$s) OPERATOR(pg_catalog.<>) '''''
+                                  ' THEN pg_catalog.concat_ws('','', %1$s) END',
+                                  string_agg(u.term, ', ' ORDER BY u.i)) AS part
+                      FROM unnest(terms) WITH ORDINALITY u(term, i) GROUP BY u.i / 40) p);
 END $$;
 
 -- Does the row `alias` belong to a partition? As SQL text; NULL where that must not be computed here, because it could be
@@ -415,13 +417,14 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.row_type_source(root oid) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+DECLARE dropped text := format(E'DROP TYPE IF EXISTS pgherd_gen.row_%s;\n', root);
 BEGIN
-    RETURN (
-        SELECT format(E'DROP TYPE IF EXISTS pgherd_gen.row_%1$s;\n', root)
-            || CASE WHEN bool_or(pgherd.base_type(c.typ) <> c.typ)
-                    THEN format(E'CREATE TYPE pgherd_gen.row_%s AS (%s);\n', root,
-                                string_agg(concat(c.col, ' ', pgherd.type_name(pgherd.base_type(c.typ)),
-                                                  ' COLLATE ' || nullif(c.coll, 0)::regcollation), ', ' ORDER BY c.pos))
-                    ELSE '' END
+    IF NOT EXISTS (SELECT FROM pgherd.columns(root) c WHERE pgherd.base_type(c.typ) <> c.typ) THEN
+        RETURN dropped; -- most tables have no domain, and the names of their types are not needed
+    END IF;
+    RETURN dropped || (
+        SELECT format(E'CREATE TYPE pgherd_gen.row_%s AS (%s);\n', root,
+                      string_agg(concat(c.col, ' ', pgherd.type_name(pgherd.base_type(c.typ)),
+                                        ' COLLATE ' || nullif(c.coll, 0)::regcollation), ', ' ORDER BY c.pos))
           FROM pgherd.columns(root) c);
 END $$;
