@@ -13,9 +13,11 @@
 -- restored dump says otherwise (where columns and constraints are inherited from, the copies of constraints and triggers in
 -- partitions, who granted), and the contents of extensions. Default privileges are not covered.
 
+-- This and the next three are STRICT: most columns have no options, and to find that nothing is nothing takes two queries.
+
 -- Who may do what, in order. In 17 owners have one more privilege.
 CREATE OR REPLACE FUNCTION pgherd.privileges(acl aclitem[]) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (SELECT string_agg(DISTINCT p.line COLLATE "C", ', ' ORDER BY p.line COLLATE "C")
@@ -26,7 +28,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.column_names(rel oid, numbers int2[]) RETURNS text[]
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (SELECT array_agg(a.attname::text ORDER BY k.n)
@@ -35,7 +37,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.sorted(texts text[]) RETURNS text[]
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (SELECT array_agg(u.t ORDER BY u.t COLLATE "C") FROM unnest(texts) AS u(t));
@@ -43,7 +45,7 @@ END $$;
 
 -- Options in order; not those that PostgreSQL keeps for itself: 17.12 notes for each column where in its own log it was made.
 CREATE OR REPLACE FUNCTION pgherd.options(options text[]) RETURNS text[]
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN pgherd.sorted(ARRAY(SELECT u.o FROM unnest(options) AS u(o) WHERE u.o !~ '^pg_'));
