@@ -248,17 +248,22 @@ BEGIN
     SELECT array_agg(o.objid) FILTER (WHERE o.classid = 'pg_proc'::regclass) AS functions,
            array_agg(coalesce(nullif(k.contypid, 0), o.objid))
                FILTER (WHERE o.classid = 'pg_type'::regclass OR k.contypid <> 0) AS types,
-           array_agg(o.objid) FILTER (WHERE o.classid = 'pg_namespace'::regclass) AS schemas
+           array_agg(o.objid) FILTER (WHERE o.classid = 'pg_namespace'::regclass) AS schemas, array_agg(o.object_type) AS kinds
       INTO made
       FROM pg_event_trigger_ddl_commands() o
       LEFT JOIN pg_constraint k ON o.classid = 'pg_constraint'::regclass AND k.oid = o.objid;
     IF tag IN ('GRANT', 'REVOKE') THEN
-        made.functions := array(SELECT p.oid FROM pg_proc p WHERE pgherd.is_new(p.xmin));
-        made.types := array(SELECT t.oid FROM pg_type t
-                             WHERE pgherd.is_new(t.xmin) AND t.typtype IN ('d', 'e', 'r') AND t.typcategory <> 'A');
-        made.schemas := array(SELECT n.oid FROM pg_namespace n WHERE pgherd.is_new(n.xmin));
-        rels := rels || array(SELECT c.oid FROM pg_class c WHERE pgherd.is_new(c.xmin))
-                     || array(SELECT a.attrelid FROM pg_attribute a WHERE pgherd.is_new(a.xmin));
+        -- Not in the catalogs of another kind of object than the command is about. Those of functions and columns are large.
+        IF (made.kinds <@ '{TABLE,SEQUENCE}'::text[]) IS NOT TRUE THEN
+            made.functions := array(SELECT p.oid FROM pg_proc p WHERE pgherd.is_new(p.xmin));
+            made.types := array(SELECT t.oid FROM pg_type t
+                                 WHERE pgherd.is_new(t.xmin) AND t.typtype IN ('d', 'e', 'r') AND t.typcategory <> 'A');
+            made.schemas := array(SELECT n.oid FROM pg_namespace n WHERE pgherd.is_new(n.xmin));
+        END IF;
+        IF (made.kinds <@ '{FUNCTION,PROCEDURE,ROUTINE,TYPE,DOMAIN,SCHEMA}'::text[]) IS NOT TRUE THEN
+            rels := rels || array(SELECT c.oid FROM pg_class c WHERE pgherd.is_new(c.xmin))
+                         || array(SELECT a.attrelid FROM pg_attribute a WHERE pgherd.is_new(a.xmin));
+        END IF;
     END IF;
     SELECT * INTO found FROM pgherd.catalog_hashes(
         pgherd.printed_relations(rels),
