@@ -238,13 +238,16 @@ BEGIN
 END $$;
 
 -- The print of the command that is ending, at its origin. PostgreSQL does not say what GRANT and REVOKE have changed:
--- that is looked for.
+-- that is looked for. Comments, labels and default privileges are in no print, so a command about these has none.
 CREATE OR REPLACE FUNCTION pgherd.command_print(tag text, rels oid[]) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     made  record;
     found record;
 BEGIN
+    IF tag IN ('COMMENT', 'SECURITY LABEL', 'ALTER DEFAULT PRIVILEGES') THEN
+        RETURN '{}';
+    END IF;
     SELECT array_agg(o.objid) FILTER (WHERE o.classid = 'pg_proc'::regclass) AS functions,
            array_agg(coalesce(nullif(k.contypid, 0), o.objid))
                FILTER (WHERE o.classid = 'pg_type'::regclass OR k.contypid <> 0) AS types,
