@@ -118,6 +118,20 @@ BEGIN
         OR tag <> 'REFRESH MATERIALIZED VIEW' AND coalesce(said ->> 'tag' = 'REFRESH MATERIALIZED VIEW', false);
 END $$;
 
+-- The client's message that the newest command of a transaction came with, as start_command() has named it.
+CREATE OR REPLACE FUNCTION pgherd.newest_message(x xid8) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    IF pgherd.capture_side(x) = 0 THEN
+        RETURN (SELECT c.recs[1]::jsonb ->> 'message' FROM pgherd.capture_0 c
+                 WHERE c.xid = x AND c.tab IN ('""', 'sentinel') AND strpos(c.recs[1], '"message": ') > 0
+                 ORDER BY c.seq DESC LIMIT 1);
+    END IF;
+    RETURN (SELECT c.recs[1]::jsonb ->> 'message' FROM pgherd.capture_1 c
+             WHERE c.xid = x AND c.tab IN ('""', 'sentinel') AND strpos(c.recs[1], '"message": ') > 0
+             ORDER BY c.seq DESC LIMIT 1);
+END $$;
+
 -- The command that is running, or the one inside it, does not any more.
 CREATE OR REPLACE FUNCTION pgherd.end_open(x xid8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
