@@ -61,6 +61,7 @@ DECLARE
     done   record;
     notes  record;
     broken jsonb := running.said -> 'before' -> 'broken';
+    mere   bool; -- has it made nothing but partitions?
 BEGIN
     SELECT count(*) AS objects,
            bool_and(u.temporary OR u.broken) AS temporary, bool_or(u.temporary) AS some_temporary,
@@ -122,8 +123,10 @@ BEGIN
     IF tag LIKE '%PUBLICATION' THEN
         rels := rels || pgherd.published_by_command();
     END IF;
-    IF tag = 'CREATE TABLE' AND made <> '{}' AND rels <@ made
-       AND (SELECT bool_and(pgherd.is_mere_partition(m.relid)) FROM unnest(made) AS m(relid)) THEN
+    IF tag = 'CREATE TABLE' AND made <> '{}' AND rels <@ made THEN
+        mere := (SELECT bool_and(pgherd.is_mere_partition(m.relid)) FROM unnest(made) AS m(relid));
+    END IF;
+    IF mere THEN
         rels := pgherd.with_tables_above(made);
     ELSE
         rels := pgherd.with_relatives(rels || pgherd.holders_of_rows(pgherd.trees_of(rels)));
@@ -291,11 +294,12 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.what_words_tell(
     effect record, tag text, words text, functions oid[]) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE super oid[] := pgherd.superusers();
+DECLARE super oid[];
 BEGIN
     IF functions IS NULL THEN
         RETURN '{"dates": false, "shrinks": false, "rewrites": false, "uncertain": null, "shadows": null, "starts": null}';
     END IF;
+    super := pgherd.superusers();
     RETURN jsonb_build_object(
         'dates', pgherd.may_name_dates(words) AND pgherd.made_dates(tag),
         'shrinks', pgherd.shrinks_sequence(),
