@@ -38,7 +38,8 @@ _AFRESH = (
 """Has a session be as it began, but for its caches: these are what it is kept for."""
 _FROM_THE_START = {"session_replication_role": "replica"}
 """So ``RESET ALL`` does not change it: each change empties the session's cache of plans."""
-_KEPT_S = 5.0
+_SETTINGS = "; ".join(WRITER_SETTINGS)
+_KEPT_S = 60.0
 _Execute = Callable[[psycopg.AsyncConnection[Any], bytes | str, Sequence[Any]], Awaitable[None]]
 
 
@@ -74,8 +75,8 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
 class DdlRunner:
     """Runs transactions with DDL, one after the other mostly.
 
-    A connection is kept for a few seconds, for the next one: to read the catalog and to plan our
-    own functions anew would cost more than most commands.
+    A connection is kept for a minute, for the next one: to read the catalog and to plan our own
+    functions anew costs more than most commands.
     """
 
     def __init__(self, config: NodeConfig, writers: Writers) -> None:
@@ -114,7 +115,6 @@ class DdlRunner:
         connection = await self._connection()
         gid = about.gid
         try:
-            await connection.execute("; ".join(WRITER_SETTINGS))
             with self._writers.writing(connection.info.backend_pid, gid):
                 async with connection.transaction():
                     if past_temporary:
@@ -127,10 +127,8 @@ class DdlRunner:
                             (gid, writeset.body.decode()),
                         )
                     await connection.execute(
-                        "INSERT INTO pgherd.applied VALUES ($1, $2)", (gid, about.prev)
-                    )
-                    await connection.execute(
-                        "UPDATE pgherd.shape SET gid = $1 WHERE xid = pg_current_xact_id()", (gid,)
+                        f"INSERT INTO pgherd.applied VALUES ({gid:d}, {about.prev:d});"
+                        f" UPDATE pgherd.shape SET gid = {gid:d} WHERE xid = pg_current_xact_id()"
                     )
         except BaseException:
             await connection.close()
@@ -142,11 +140,12 @@ class DdlRunner:
         connection, self._kept = self._kept, None
         if connection is not None:
             with contextlib.suppress(psycopg.OperationalError):  # it was ended meanwhile
-                await connection.execute(_AFRESH)
+                await connection.execute(f"{_AFRESH}; {_SETTINGS}")
                 return connection
             await connection.close()
         try:
             connection = await connect(self._config, "pgherd ddl", settings=_FROM_THE_START)
+            await connection.execute(_SETTINGS)
         except psycopg.OperationalError as error:
             raise NoConnectionError(str(error)) from error
         connection.prepare_threshold = None  # a prepared statement would not know a changed table
