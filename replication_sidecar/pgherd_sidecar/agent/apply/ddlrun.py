@@ -39,6 +39,11 @@ _AFRESH = (
 _FROM_THE_START = {"session_replication_role": "replica"}
 """So ``RESET ALL`` does not change it: each change empties the session's cache of plans."""
 _SETTINGS = "; ".join(WRITER_SETTINGS)
+_LINK = (
+    "INSERT INTO pgherd.applied VALUES ({0:d}, {1:d});"
+    " UPDATE pgherd.shape SET gid = {0:d} WHERE xid = pg_current_xact_id()"
+)
+"""The link of the chain, in one message: of a GID and the one before it."""
 _KEPT_S = 60.0
 _Execute = Callable[[psycopg.AsyncConnection[Any], bytes | str, Sequence[Any]], Awaitable[None]]
 
@@ -126,10 +131,7 @@ class DdlRunner:
                             "SELECT pgherd.check_fingerprint($1, $2)",
                             (gid, writeset.body.decode()),
                         )
-                    await connection.execute(
-                        f"INSERT INTO pgherd.applied VALUES ({gid:d}, {about.prev:d});"
-                        f" UPDATE pgherd.shape SET gid = {gid:d} WHERE xid = pg_current_xact_id()"
-                    )
+                    await connection.execute(_LINK.format(gid, about.prev))
         except BaseException:
             await connection.close()
             raise
