@@ -8,6 +8,7 @@ chain.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -45,6 +46,8 @@ _LINK = (
 )
 """The link of the chain, in one message: of a GID and the one before it."""
 _KEPT_S = 60.0
+_MOST_COMMANDS = 1000
+"""A session keeps what it has compiled for each of its commands, so it ends after so many."""
 _Execute = Callable[[psycopg.AsyncConnection[Any], bytes | str, Sequence[Any]], Awaitable[None]]
 
 
@@ -77,17 +80,25 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
     )
 
 
+@dataclass(slots=True)
+class _Session:
+    """A connection, and how many commands it has executed."""
+
+    connection: psycopg.AsyncConnection[Any]
+    commands: int = 0
+
+
 class DdlRunner:
     """Runs transactions with DDL, one after the other mostly.
 
-    A connection is kept for a minute, for the next one: to read the catalog and to plan our own
+    A session is kept for a minute, for the next one: to read the catalog and to plan our own
     functions anew costs more than most commands.
     """
 
     def __init__(self, config: NodeConfig, writers: Writers) -> None:
         self._config = config
         self._writers = writers
-        self._kept: psycopg.AsyncConnection[Any] | None = None
+        self._kept: _Session | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
     async def run(self, writeset: Writeset, gid: int, prev: int) -> None:
@@ -117,14 +128,14 @@ class DdlRunner:
     async def _run(
         self, writeset: Writeset, about: About, execute: _Execute, *, past_temporary: bool = False
     ) -> None:
-        connection = await self._connection()
-        gid = about.gid
+        session = await self._session()
+        connection, gid = session.connection, about.gid
         try:
             with self._writers.writing(connection.info.backend_pid, gid):
                 async with connection.transaction():
                     if past_temporary:
                         await connection.execute("SELECT pgherd.drop_temporary()")
-                    await self._items(connection, writeset, about, execute)
+                    session.commands += await self._items(connection, writeset, about, execute)
                     about.statement = about.table = ""
                     if writeset.flags & FLAG_FINGERPRINT:
                         await connection.execute(
@@ -135,36 +146,39 @@ class DdlRunner:
         except BaseException:
             await connection.close()
             raise
-        self._keep(connection)
+        self._keep(session)
 
-    async def _connection(self) -> psycopg.AsyncConnection[Any]:
+    async def _session(self) -> _Session:
         """The kept one, as if it were new, or a new one."""
-        connection, self._kept = self._kept, None
-        if connection is not None:
+        session, self._kept = self._kept, None
+        if session is not None:
             with contextlib.suppress(psycopg.OperationalError):  # it was ended meanwhile
-                await connection.execute(f"{_AFRESH}; {_SETTINGS}")
-                return connection
-            await connection.close()
+                await session.connection.execute(f"{_AFRESH}; {_SETTINGS}")
+                return session
+            await session.connection.close()
         try:
             connection = await connect(self._config, "pgherd ddl", settings=_FROM_THE_START)
             await connection.execute(_SETTINGS)
         except psycopg.OperationalError as error:
             raise NoConnectionError(str(error)) from error
         connection.prepare_threshold = None  # a prepared statement would not know a changed table
-        return connection
+        return _Session(connection)
 
-    def _keep(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    def _keep(self, session: _Session) -> None:
         self.close()
-        self._kept = connection
-        self._expiry = asyncio.get_running_loop().call_later(_KEPT_S, self.close)
+        self._kept = session
+        if session.commands < _MOST_COMMANDS:
+            self._expiry = asyncio.get_running_loop().call_later(_KEPT_S, self.close)
+        else:
+            self.close()
 
     def close(self) -> None:
-        """Close the connection that is kept."""
-        connection, self._kept = self._kept, None
+        """Close the session that is kept."""
+        session, self._kept = self._kept, None
         if self._expiry is not None:
             self._expiry.cancel()
-        if connection is not None:
-            connection.pgconn.finish()
+        if session is not None:
+            session.connection.pgconn.finish()
 
     async def _items(
         self,
@@ -172,8 +186,10 @@ class DdlRunner:
         writeset: Writeset,
         about: About,
         execute: _Execute,
-    ) -> None:
+    ) -> int:
+        """Execute them all; how many commands these were."""
         segment: list[Item] = []
+        commands = 0
         for item in decode_body(writeset.body):
             if item[0]:
                 segment.append(item)
@@ -183,7 +199,9 @@ class DdlRunner:
             for command in item[2]:
                 about.statement, about.table = ddl.kind_of(command), ""
                 await execute(connection, *ddl.execution(command))
+            commands += len(item[2])
         await self._rows(connection, writeset, segment, about, execute)
+        return commands
 
     async def _rows(
         self,
