@@ -7,6 +7,7 @@ chain.
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,8 @@ _LINK = (
 _KEPT_S = 60.0
 _MOST_COMMANDS = 1000
 """A session keeps what it has compiled for each of its commands, so it ends after so many."""
+_EXTENSION = re.compile(rb"extension", re.IGNORECASE)
+"""A session goes on with the libraries that it has loaded, whatever was installed since."""
 _Execute = Callable[[psycopg.AsyncConnection[Any], bytes | str, Sequence[Any]], Awaitable[None]]
 
 
@@ -128,6 +131,8 @@ class DdlRunner:
     async def _run(
         self, writeset: Writeset, about: About, execute: _Execute, *, past_temporary: bool = False
     ) -> None:
+        if _EXTENSION.search(writeset.body) is not None:
+            self.close()
         session = await self._session()
         connection, gid = session.connection, about.gid
         try:
