@@ -158,14 +158,13 @@ class DdlRunner:
         session, self._kept = self._kept, None
         if session is not None:
             with contextlib.suppress(psycopg.OperationalError):  # it was ended meanwhile
-                await session.connection.execute(f"{_AFRESH}; {_SETTINGS}")
+                await _prepare(session.connection, f"{_AFRESH}; {_SETTINGS}")
                 return session
-            await session.connection.close()
         try:
             connection = await connect(self._config, "pgherd ddl", settings=_FROM_THE_START)
-            await connection.execute(_SETTINGS)
         except psycopg.OperationalError as error:
             raise NoConnectionError(str(error)) from error
+        await _prepare(connection, _SETTINGS)
         connection.prepare_threshold = None  # a prepared statement would not know a changed table
         return _Session(connection)
 
@@ -231,6 +230,15 @@ class DdlRunner:
         together = execute is _execute
         for query, parameters in rows.plain(plan) if together else rows.plain_single(plan):
             await execute(connection, query, parameters)
+
+
+async def _prepare(connection: psycopg.AsyncConnection[Any], statements: str) -> None:
+    """Execute what comes before all commands; a session that can't is closed."""
+    try:
+        await connection.execute(statements)
+    except BaseException:
+        await connection.close()
+        raise
 
 
 async def _execute(
