@@ -7,9 +7,7 @@ chain.
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -47,10 +45,8 @@ _LINK = (
 )
 """The link of the chain, in one message: of a GID and the one before it."""
 _KEPT_S = 60.0
-_MOST_COMMANDS = 1000
+_MOST_BYTES = 1 << 20
 """A session keeps what it has compiled for each of its commands, so it ends after so many."""
-_EXTENSION = re.compile(rb"extension", re.IGNORECASE)
-"""A session goes on with the libraries that it has loaded, whatever was installed since."""
 _Execute = Callable[[psycopg.AsyncConnection[Any], bytes | str, Sequence[Any]], Awaitable[None]]
 
 
@@ -83,26 +79,19 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
     )
 
 
-@dataclass(slots=True)
-class _Session:
-    """A connection, and how many commands it has executed."""
-
-    connection: psycopg.AsyncConnection[Any]
-    commands: int = 0
-
-
 class DdlRunner:
     """Runs transactions with DDL, one after the other mostly.
 
-    A session is kept for a minute, for the next one: to read the catalog and to plan our own
+    A connection is kept for a minute, for the next one: to read the catalog and to plan our own
     functions anew costs more than most commands.
     """
 
     def __init__(self, config: NodeConfig, writers: Writers) -> None:
         self._config = config
         self._writers = writers
-        self._kept: _Session | None = None
+        self._kept: psycopg.AsyncConnection[Any] | None = None
         self._expiry: asyncio.TimerHandle | None = None
+        self._bytes = 0  # of the bodies that the kept one has executed
 
     async def run(self, writeset: Writeset, gid: int, prev: int) -> None:
         """Execute a writeset that holds DDL.
@@ -131,16 +120,16 @@ class DdlRunner:
     async def _run(
         self, writeset: Writeset, about: About, execute: _Execute, *, past_temporary: bool = False
     ) -> None:
-        if _EXTENSION.search(writeset.body) is not None:
-            self.close()
-        session = await self._session()
-        connection, gid = session.connection, about.gid
+        if b"extension" in writeset.body.lower():
+            self.close()  # it has loaded libraries, and other files may be there now
+        connection = await self._connection()
+        gid = about.gid
         try:
             with self._writers.writing(connection.info.backend_pid, gid):
                 async with connection.transaction():
                     if past_temporary:
                         await connection.execute("SELECT pgherd.drop_temporary()")
-                    session.commands += await self._items(connection, writeset, about, execute)
+                    await self._items(connection, writeset, about, execute)
                     about.statement = about.table = ""
                     if writeset.flags & FLAG_FINGERPRINT:
                         await connection.execute(
@@ -151,38 +140,40 @@ class DdlRunner:
         except BaseException:
             await connection.close()
             raise
-        self._keep(session)
+        self._bytes += len(writeset.body)
+        if self._bytes < _MOST_BYTES:
+            self._keep(connection)
+        else:
+            await connection.close()
 
-    async def _session(self) -> _Session:
+    async def _connection(self) -> psycopg.AsyncConnection[Any]:
         """The kept one, as if it were new, or a new one."""
-        session, self._kept = self._kept, None
-        if session is not None:
+        connection, self._kept = self._kept, None
+        if connection is not None:
             with contextlib.suppress(psycopg.OperationalError):  # it was ended meanwhile
-                await _prepare(session.connection, f"{_AFRESH}; {_SETTINGS}")
-                return session
+                await _prepare(connection, f"{_AFRESH}; {_SETTINGS}")
+                return connection
+        self._bytes = 0
         try:
             connection = await connect(self._config, "pgherd ddl", settings=_FROM_THE_START)
         except psycopg.OperationalError as error:
             raise NoConnectionError(str(error)) from error
         await _prepare(connection, _SETTINGS)
         connection.prepare_threshold = None  # a prepared statement would not know a changed table
-        return _Session(connection)
+        return connection
 
-    def _keep(self, session: _Session) -> None:
+    def _keep(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self.close()
-        self._kept = session
-        if session.commands < _MOST_COMMANDS:
-            self._expiry = asyncio.get_running_loop().call_later(_KEPT_S, self.close)
-        else:
-            self.close()
+        self._kept = connection
+        self._expiry = asyncio.get_running_loop().call_later(_KEPT_S, self.close)
 
     def close(self) -> None:
-        """Close the session that is kept."""
-        session, self._kept = self._kept, None
+        """Close the connection that is kept."""
+        connection, self._kept = self._kept, None
         if self._expiry is not None:
             self._expiry.cancel()
-        if session is not None:
-            session.connection.pgconn.finish()
+        if connection is not None:
+            connection.pgconn.finish()
 
     async def _items(
         self,
@@ -190,10 +181,8 @@ class DdlRunner:
         writeset: Writeset,
         about: About,
         execute: _Execute,
-    ) -> int:
-        """Execute them all; how many commands these were."""
+    ) -> None:
         segment: list[Item] = []
-        commands = 0
         for item in decode_body(writeset.body):
             if item[0]:
                 segment.append(item)
@@ -203,9 +192,7 @@ class DdlRunner:
             for command in item[2]:
                 about.statement, about.table = ddl.kind_of(command), ""
                 await execute(connection, *ddl.execution(command))
-            commands += len(item[2])
         await self._rows(connection, writeset, segment, about, execute)
-        return commands
 
     async def _rows(
         self,
