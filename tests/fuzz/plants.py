@@ -197,10 +197,8 @@ PLANTS: tuple[Plant, ...] = (
         (
             Patch(
                 "pg/sql/010_schema.sql",
-                " SECURITY DEFINER SET search_path = pg_catalog, pg_temp\n"
-                "BEGIN ATOMIC\n    SELECT coalesce((SELECT a.gid",
-                " SET search_path = pg_catalog, pg_temp\n"
-                "BEGIN ATOMIC\n    SELECT coalesce((SELECT a.gid",
+                "LANGUAGE plpgsql STABLE PARALLEL SAFE SECURITY DEFINER SET search_path",
+                "LANGUAGE plpgsql STABLE PARALLEL SAFE SET search_path",
             ),
         ),
     ),

@@ -38,7 +38,15 @@ _AFRESH = (
 """Has a session be as it began, but for its caches: these are what it is kept for."""
 _FROM_THE_START = {"session_replication_role": "replica"}
 """So ``RESET ALL`` does not change it: each change empties the session's cache of plans."""
-_KEPT_S = 5.0
+_SETTINGS = "; ".join(WRITER_SETTINGS)
+_LINK = (
+    "INSERT INTO pgherd.applied VALUES ({0:d}, {1:d});"
+    " UPDATE pgherd.shape SET gid = {0:d} WHERE xid = pg_current_xact_id()"
+)
+"""The link of the chain, in one message: of a GID and the one before it."""
+_KEPT_S = 60.0
+_MOST_BYTES = 1 << 20
+"""A session keeps what it has compiled for each of its commands, so it ends after so many."""
 _Execute = Callable[[psycopg.AsyncConnection[Any], bytes | str, Sequence[Any]], Awaitable[None]]
 
 
@@ -74,8 +82,8 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
 class DdlRunner:
     """Runs transactions with DDL, one after the other mostly.
 
-    A connection is kept for a few seconds, for the next one: to read the catalog and to plan our
-    own functions anew would cost more than most commands.
+    A connection is kept for a minute, for the next one: to read the catalog and to plan our own
+    functions anew costs more than most commands.
     """
 
     def __init__(self, config: NodeConfig, writers: Writers) -> None:
@@ -83,6 +91,7 @@ class DdlRunner:
         self._writers = writers
         self._kept: psycopg.AsyncConnection[Any] | None = None
         self._expiry: asyncio.TimerHandle | None = None
+        self._bytes = 0  # of the bodies that the kept one has executed
 
     async def run(self, writeset: Writeset, gid: int, prev: int) -> None:
         """Execute a writeset that holds DDL.
@@ -111,10 +120,11 @@ class DdlRunner:
     async def _run(
         self, writeset: Writeset, about: About, execute: _Execute, *, past_temporary: bool = False
     ) -> None:
+        if b"extension" in writeset.body.lower():
+            self.close()  # it has loaded libraries, and other files may be there now
         connection = await self._connection()
         gid = about.gid
         try:
-            await connection.execute("; ".join(WRITER_SETTINGS))
             with self._writers.writing(connection.info.backend_pid, gid):
                 async with connection.transaction():
                     if past_temporary:
@@ -126,29 +136,29 @@ class DdlRunner:
                             "SELECT pgherd.check_fingerprint($1, $2)",
                             (gid, writeset.body.decode()),
                         )
-                    await connection.execute(
-                        "INSERT INTO pgherd.applied VALUES ($1, $2)", (gid, about.prev)
-                    )
-                    await connection.execute(
-                        "UPDATE pgherd.shape SET gid = $1 WHERE xid = pg_current_xact_id()", (gid,)
-                    )
+                    await connection.execute(_LINK.format(gid, about.prev))
         except BaseException:
             await connection.close()
             raise
-        self._keep(connection)
+        self._bytes += len(writeset.body)
+        if self._bytes < _MOST_BYTES:
+            self._keep(connection)
+        else:
+            await connection.close()
 
     async def _connection(self) -> psycopg.AsyncConnection[Any]:
         """The kept one, as if it were new, or a new one."""
         connection, self._kept = self._kept, None
         if connection is not None:
             with contextlib.suppress(psycopg.OperationalError):  # it was ended meanwhile
-                await connection.execute(_AFRESH)
+                await _prepare(connection, f"{_AFRESH}; {_SETTINGS}")
                 return connection
-            await connection.close()
+        self._bytes = 0
         try:
             connection = await connect(self._config, "pgherd ddl", settings=_FROM_THE_START)
         except psycopg.OperationalError as error:
             raise NoConnectionError(str(error)) from error
+        await _prepare(connection, _SETTINGS)
         connection.prepare_threshold = None  # a prepared statement would not know a changed table
         return connection
 
@@ -207,6 +217,15 @@ class DdlRunner:
         together = execute is _execute
         for query, parameters in rows.plain(plan) if together else rows.plain_single(plan):
             await execute(connection, query, parameters)
+
+
+async def _prepare(connection: psycopg.AsyncConnection[Any], statements: str) -> None:
+    """Execute what comes before all commands; a session that can't is closed."""
+    try:
+        await connection.execute(statements)
+    except BaseException:
+        await connection.close()
+        raise
 
 
 async def _execute(

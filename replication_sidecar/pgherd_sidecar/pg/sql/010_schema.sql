@@ -142,11 +142,13 @@ RETURN x::text::int8 + 5783956070459768832;
 
 -- The newest GID committed here, as this snapshot sees it. Commits become visible in GID order, so all
 -- GIDs up to it are visible too. With the owner's rights, since a user may have switched row security off.
+-- In PL/pgSQL, which keeps the plan: a function in SQL is planned at each call, and a command asks five times. That plan must
+-- not be one for a table that was small when it was made.
 CREATE OR REPLACE FUNCTION pgherd.last_gid() RETURNS int8
-LANGUAGE sql STABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0);
-END;
+LANGUAGE plpgsql STABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    RETURN coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0);
+END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.refuse_write(reason text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -23,6 +23,17 @@ BEGIN
     SELECT t.relid FROM tree t;
 END $$;
 
+-- The same as an array; of most tables it is the table alone.
+CREATE OR REPLACE FUNCTION pgherd.partition_tree(root oid) RETURNS oid[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_partitioned_table p WHERE p.partrelid = root) THEN
+        RETURN ARRAY[root];
+    END IF;
+    RETURN array(SELECT t.relid FROM pgherd.partitions(root) t);
+END $$;
+
 -- Does an expression or predicate of the index read the column, or the whole row? Not so INCLUDE: pg_depend knows of both.
 CREATE OR REPLACE FUNCTION pgherd.reads_column(i pg_index, number int2) RETURNS bool
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -36,33 +47,35 @@ CREATE OR REPLACE FUNCTION pgherd.columns(
 RETURNS SETOF record LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    tree oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
+    tree oid[] := pgherd.partition_tree(root);
     -- INCLUDE columns stand behind those of the key
     pk   int2[] := (SELECT (i.indkey::int2[])[0:i.indnkeyatts - 1] FROM pg_index i WHERE i.indexrelid = pgherd.identity_index(root));
     -- Columns of unique and exclusion indexes, of any partition too, with those that their expressions and predicates read.
-    held name[] := array(
-        SELECT a.attname
-          FROM pg_index i
-          JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-         WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion));
+    held name[];
+    computed bool;
 BEGIN
-    IF EXISTS (SELECT FROM pg_index i
-                WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion)
-                  AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)) THEN
+    -- An index of expressions alone has no such column.
+    SELECT coalesce(array_agg(a.attname) FILTER (WHERE a.attnum IS NOT NULL), '{}'),
+           coalesce(bool_or(i.indexprs IS NOT NULL OR i.indpred IS NOT NULL), false)
+      INTO held, computed
+      FROM pg_index i
+      LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+     WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion);
+    IF computed THEN
         held := held || array(
             SELECT a.attname FROM pg_index i
               JOIN pg_attribute a ON a.attrelid = i.indrelid AND pgherd.reads_column(i, a.attnum)
              WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion)
                AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL));
     END IF;
-    -- Other members may have an index that is not here yet (055_unique_indexes).
-    held := held || array(SELECT unnest(l.columns) FROM pgherd.long_commands l WHERE l.relid = ANY (tree));
     RETURN QUERY
     SELECT (row_number() OVER (ORDER BY a.attnum))::int, quote_ident(a.attname), a.atttypid, a.attcollation,
            a.attgenerated <> '', a.attnotnull, coalesce(a.attnum = ANY (pk), false),
            -- A change of one of these travels as delete and insert (C10), as one of an identity column, which PostgreSQL
            -- does not let anybody UPDATE.
            a.attidentity = 'a' OR a.attname = ANY (held)
+           -- Other members may have an index that is not here yet (055_unique_indexes).
+           OR EXISTS (SELECT FROM pgherd.long_commands l WHERE l.relid = ANY (tree) AND a.attname = ANY (l.columns))
       FROM pg_attribute a
      WHERE a.attrelid = root AND a.attnum > 0 AND NOT a.attisdropped
      ORDER BY a.attnum;
@@ -91,7 +104,7 @@ CREATE OR REPLACE FUNCTION pgherd.compressed_columns(root oid)
 RETURNS TABLE (pos int, col text, typ oid, coll oid, is_notnull bool, method text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
-DECLARE tree oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
+DECLARE tree oid[] := pgherd.partition_tree(root);
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
                     WHERE i.indrelid = ANY (tree) AND a.attlen = -1) THEN
@@ -162,7 +175,10 @@ DECLARE
                               money,bytea,date,time,timestamp,timestamptz,inet,cidr,macaddr,macaddr8,bit,varbit,point,pg_lsn}'
                              ::regtype[];
 BEGIN
-    RETURN typ = ANY (known) OR NOT EXISTS (
+    IF typ = ANY (known) THEN -- nearly all, and no query is needed
+        RETURN true;
+    END IF;
+    RETURN NOT EXISTS (
         SELECT FROM pgherd.parts_of_type(typ) p
          WHERE p.typtype NOT IN ('e', 'r', 'm', 'c') AND NOT (p.typtype = 'b' AND p.typcategory = 'A' AND p.typelem <> 0)
            AND p.oid <> ALL (known));
@@ -194,8 +210,10 @@ CREATE OR REPLACE FUNCTION pgherd.field(value text, typ oid, named bool DEFAULT 
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN CASE WHEN pgherd.reads_back(typ) THEN value
-                WHEN typ = 'json'::regtype -- it is kept as it was written
+    IF pgherd.reads_back(typ) THEN -- nearly all, and no query is needed
+        RETURN value;
+    END IF;
+    RETURN CASE WHEN typ = 'json'::regtype -- it is kept as it was written
                 THEN format('(CASE WHEN %1$s IS DISTINCT FROM NULL THEN pg_catalog.format(''%%s'', %1$s) END)::pg_catalog.json',
                             value)
                 -- its output leaves out the encoding that was declared, and its text does not
@@ -214,13 +232,13 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.record_full(root oid, alias text, again bool DEFAULT true) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+DECLARE by_image bool := pgherd.identity_index(root) IS NULL;
 BEGIN
     RETURN (
         SELECT format('ROW(%s)::pg_catalog.text',
                       -- a key has to be whole: by it a transaction finds its rows again
                       string_agg(CASE WHEN c.generated AND NOT c.in_pk THEN 'NULL'
-                                      WHEN again THEN pgherd.field(alias || '.' || c.col, c.typ,
-                                                                   pgherd.identity_index(root) IS NULL)
+                                      WHEN again THEN pgherd.field(alias || '.' || c.col, c.typ, by_image)
                                       ELSE alias || '.' || c.col END, ', ' ORDER BY c.pos))
           FROM pgherd.columns(root) c);
 END $$;
@@ -288,13 +306,15 @@ CREATE OR REPLACE FUNCTION pgherd.arguments(terms text[]) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN CASE WHEN cardinality(terms) <= 40 THEN array_to_string(terms, ', ')
-                ELSE (SELECT string_agg(p.part, ', ' ORDER BY p.n)
-                        FROM (SELECT u.i / 40 AS n,
-                                     format('CASE WHEN pg_catalog.concat_ws('','', %1$s) OPERATOR(pg_catalog.<>) '''''
-                                            ' THEN pg_catalog.concat_ws('','', %1$s) END',
-                                            string_agg(u.term, ', ' ORDER BY u.i)) AS part
-                                FROM unnest(terms) WITH ORDINALITY u(term, i) GROUP BY u.i / 40) p) END;
+    IF cardinality(terms) <= 40 THEN
+        RETURN array_to_string(terms, ', ');
+    END IF;
+    RETURN (SELECT string_agg(p.part, ', ' ORDER BY p.n)
+              FROM (SELECT u.i / 40 AS n,
+                           format('CASE WHEN pg_catalog.concat_ws('','', %1$s) OPERATOR(pg_catalog.<>) '''''
+                                  ' THEN pg_catalog.concat_ws('','', %1$s) END',
+                                  string_agg(u.term, ', ' ORDER BY u.i)) AS part
+                      FROM unnest(terms) WITH ORDINALITY u(term, i) GROUP BY u.i / 40) p);
 END $$;
 
 -- Does the row `alias` belong to a partition? As SQL text; NULL where that must not be computed here, because it could be
@@ -338,7 +358,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.unique_arguments(root oid, alias text, inserted bool) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
-DECLARE tree oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
+DECLARE tree oid[] := pgherd.partition_tree(root);
 BEGIN
     RETURN (
         SELECT pgherd.arguments(array_agg(DISTINCT k.term))
@@ -397,13 +417,14 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.row_type_source(root oid) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+DECLARE dropped text := format(E'DROP TYPE IF EXISTS pgherd_gen.row_%s;\n', root);
 BEGIN
-    RETURN (
-        SELECT format(E'DROP TYPE IF EXISTS pgherd_gen.row_%1$s;\n', root)
-            || CASE WHEN bool_or(pgherd.base_type(c.typ) <> c.typ)
-                    THEN format(E'CREATE TYPE pgherd_gen.row_%s AS (%s);\n', root,
-                                string_agg(concat(c.col, ' ', pgherd.type_name(pgherd.base_type(c.typ)),
-                                                  ' COLLATE ' || nullif(c.coll, 0)::regcollation), ', ' ORDER BY c.pos))
-                    ELSE '' END
+    IF NOT EXISTS (SELECT FROM pgherd.columns(root) c WHERE pgherd.base_type(c.typ) <> c.typ) THEN
+        RETURN dropped; -- most tables have no domain, and the names of their types are not needed
+    END IF;
+    RETURN dropped || (
+        SELECT format(E'CREATE TYPE pgherd_gen.row_%s AS (%s);\n', root,
+                      string_agg(concat(c.col, ' ', pgherd.type_name(pgherd.base_type(c.typ)),
+                                        ' COLLATE ' || nullif(c.coll, 0)::regcollation), ', ' ORDER BY c.pos))
           FROM pgherd.columns(root) c);
 END $$;

@@ -234,7 +234,7 @@ CREATE OR REPLACE FUNCTION pgherd.is_changed_again(root oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    tree oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
+    tree oid[] := pgherd.partition_tree(root);
 BEGIN
     RETURN EXISTS (SELECT FROM pg_constraint f
                     WHERE f.contype = 'f'

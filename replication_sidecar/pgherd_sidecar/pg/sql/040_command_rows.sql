@@ -95,6 +95,43 @@ BEGIN
     END IF;
 END $$;
 
+-- What those rows say, in one look: each is read as JSON once, and the end of a command asks for all of it. Without a command
+-- that is running `seq` is NULL. tag: of the command, or of the event of one, that asks.
+--   seq, base  of the row with which it was opened
+--   said       what was put there
+--   notes      what other events have said about it
+--   nested     see is_nested()
+--   wrote      have rows been captured since it began?
+CREATE OR REPLACE FUNCTION pgherd.running_command(
+    x xid8, tag text, OUT seq int8, OUT base int8, OUT said jsonb, OUT notes jsonb, OUT nested bool, OUT wrote bool)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    SELECT max(c.seq) FILTER (WHERE c.keys = 'open'), max(c.base) FILTER (WHERE c.keys = 'open'),
+           (max(c.recs[1]) FILTER (WHERE c.keys = 'open'))::jsonb,
+           coalesce(jsonb_agg(c.recs[1]::jsonb) FILTER (WHERE c.keys = 'note'), '[]'),
+           coalesce(bool_or(c.keys = 'nested'), false), coalesce(bool_or(c.tab <> 'sentinel'), false)
+      INTO seq, base, said, notes, nested, wrote
+      FROM pgherd.running_rows(x) c;
+    nested := nested
+        OR tag NOT LIKE '% EXTENSION' AND coalesce(said ->> 'tag' LIKE '% EXTENSION', false)
+        OR tag <> 'REFRESH MATERIALIZED VIEW' AND coalesce(said ->> 'tag' = 'REFRESH MATERIALIZED VIEW', false);
+END $$;
+
+-- The client's message that the newest command of a transaction came with, as start_command() has named it.
+CREATE OR REPLACE FUNCTION pgherd.newest_message(x xid8) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    IF pgherd.capture_side(x) = 0 THEN
+        RETURN (SELECT c.recs[1]::jsonb ->> 'message' FROM pgherd.capture_0 c
+                 WHERE c.xid = x AND c.tab IN ('""', 'sentinel') AND strpos(c.recs[1], '"message": ') > 0
+                 ORDER BY c.seq DESC LIMIT 1);
+    END IF;
+    RETURN (SELECT c.recs[1]::jsonb ->> 'message' FROM pgherd.capture_1 c
+             WHERE c.xid = x AND c.tab IN ('""', 'sentinel') AND strpos(c.recs[1], '"message": ') > 0
+             ORDER BY c.seq DESC LIMIT 1);
+END $$;
+
 -- The command that is running, or the one inside it, does not any more.
 CREATE OR REPLACE FUNCTION pgherd.end_open(x xid8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -109,12 +146,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.is_nested(x xid8, tag text) RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN EXISTS (SELECT FROM pgherd.running_rows(x) c
-                    WHERE c.tab = 'sentinel'
-                      AND (c.keys = 'nested'
-                           OR c.keys = 'open' AND tag NOT LIKE '% EXTENSION' AND c.recs[1]::jsonb ->> 'tag' LIKE '% EXTENSION'
-                           OR c.keys = 'open' AND tag <> 'REFRESH MATERIALIZED VIEW'
-                              AND c.recs[1]::jsonb ->> 'tag' = 'REFRESH MATERIALIZED VIEW'));
+    RETURN (pgherd.running_command(x, tag)).nested;
 END $$;
 
 -- The command behind which the present run of row changes began, or the row behind which it was settled last.

@@ -61,10 +61,13 @@ CREATE OR REPLACE FUNCTION pgherd.temporary_names() RETURNS json
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN CASE WHEN pg_my_temp_schema() <> 0 THEN
-        (SELECT json_agg(n.name)
-           FROM (SELECT c.relname AS name FROM pg_class c WHERE c.relnamespace = pg_my_temp_schema() AND c.relkind <> 'i'
-                 UNION SELECT t.typname FROM pg_type t WHERE t.typnamespace = pg_my_temp_schema()) n) END;
+    IF pg_my_temp_schema() = 0 THEN
+        RETURN NULL;
+    END IF;
+    RETURN (
+        SELECT json_agg(n.name)
+          FROM (SELECT c.relname AS name FROM pg_class c WHERE c.relnamespace = pg_my_temp_schema() AND c.relkind <> 'i'
+                UNION SELECT t.typname FROM pg_type t WHERE t.typnamespace = pg_my_temp_schema()) n);
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.command_start() RETURNS event_trigger
@@ -126,7 +129,7 @@ BEGIN
               FROM pgherd.strays s JOIN pg_class c ON c.oid = s.relid JOIN pg_namespace n ON n.oid = c.relnamespace));
     END IF;
     in_use := pgherd.tables_in_use(x, context);
-    IF in_use = '{}' THEN
+    IF in_use = '{}' AND pgherd.run_has_rows(x, pgherd.run_begin(x)) THEN -- or nothing is to settle, and no key is doubled
         PERFORM pgherd.settle(x);
         command := command || jsonb_build_object('doubled', pgherd.doubled_table(x));
     END IF;
@@ -137,11 +140,7 @@ BEGIN
     END IF;
     PERFORM pgherd.intend(x, tag);
     -- A script of many commands in one message is kept once, with the first of them.
-    EXECUTE format(
-        $f$SELECT c.recs[1]::jsonb ->> 'message' FROM pgherd.capture_%s c
-            WHERE c.xid = $1 AND c.tab IN ('""', 'sentinel') AND strpos(c.recs[1], '"message": ') > 0
-            ORDER BY c.seq DESC LIMIT 1$f$, pgherd.capture_side(x))
-       INTO newest USING x;
+    newest := pgherd.newest_message(x);
     command := command || jsonb_build_object(
         'query', CASE WHEN newest IS DISTINCT FROM message THEN current_query() END,
         'tag', tag, 'message', message, 'context', context, 'in_use', in_use,
@@ -156,31 +155,29 @@ BEGIN
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);
 END $$;
 
--- What was noted when the running command began.
-CREATE OR REPLACE FUNCTION pgherd.noted_before(x xid8) RETURNS jsonb
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RETURN (SELECT c.recs[1]::jsonb -> 'before' FROM pgherd.running_rows(x) c WHERE c.keys = 'open');
-END $$;
-
 -- sql_drop: which relations are concerned. Dropped tables by oid, tables that lost a part by name.
 CREATE OR REPLACE FUNCTION pgherd.command_drops() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET seq_page_cost = 0.1 SET random_page_cost = 0.1 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
+    running   record;
     d         record;
     note      jsonb;
     before    jsonb;
     here_only jsonb;
 BEGIN
-    IF pgherd.is_own_command() OR pgherd.is_nested(pg_current_xact_id(), TG_TAG) THEN
+    IF pgherd.is_own_command() THEN
+        RETURN;
+    END IF;
+    running := pgherd.running_command(pg_current_xact_id(), TG_TAG);
+    IF running.nested THEN
         RETURN;
     ELSIF TG_TAG = 'DROP INDEX' AND NOT EXISTS (SELECT FROM pgherd.running_rows(pg_current_xact_id())) THEN
         PERFORM pgherd.check_dropped(); -- it began in another transaction
         RETURN;
     END IF;
-    before := pgherd.noted_before(pg_current_xact_id());
+    before := running.said -> 'before';
     here_only := (before -> 'broken') || (before -> 'strays');
     FOR d IN SELECT o.address_names AS names FROM pg_event_trigger_dropped_objects() o
               WHERE o.object_type = 'trigger' AND o.address_names[3] ILIKE E'pgherd\\_%'

@@ -49,18 +49,19 @@ BEGIN
                                    'publication', 'statistics object', 'policy'), false);
 END $$;
 
--- What the running command did.
+-- What a command did that is ending. running: see running_command().
 --   rels       relations concerned, with their relatives
 --   made       relations that it reports
 --   coarse     it cannot be told which tables it concerns
 --   here_only  it concerns this node alone
 CREATE OR REPLACE FUNCTION pgherd.command_effect(
-    x xid8, tag text, OUT rels oid[], OUT made oid[], OUT coarse bool, OUT here_only bool, OUT rewrites bool)
+    running record, tag text, OUT rels oid[], OUT made oid[], OUT coarse bool, OUT here_only bool, OUT rewrites bool)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     done   record;
     notes  record;
-    broken jsonb := pgherd.noted_before(x) -> 'broken';
+    broken jsonb := running.said -> 'before' -> 'broken';
+    mere   bool; -- has it made nothing but partitions?
 BEGIN
     SELECT count(*) AS objects,
            bool_and(u.temporary OR u.broken) AS temporary, bool_or(u.temporary) AS some_temporary,
@@ -90,10 +91,10 @@ BEGIN
            bool_or((n.j ->> 'some_strays')::bool) AS some_strays,
            coalesce(bool_or((n.j ->> 'rewrites')::bool), false) AS rewrites,
            (SELECT array_agg(r.oid::oid)
-              FROM pgherd.running_rows(x) c, jsonb_array_elements_text(c.recs[1]::jsonb -> 'rels') AS r(oid)
-             WHERE c.keys = 'note' AND jsonb_typeof(c.recs[1]::jsonb -> 'rels') = 'array') AS rels
+              FROM jsonb_array_elements(running.notes) AS k(j), jsonb_array_elements_text(k.j -> 'rels') AS r(oid)
+             WHERE jsonb_typeof(k.j -> 'rels') = 'array') AS rels
       INTO notes
-      FROM (SELECT c.recs[1]::jsonb AS j FROM pgherd.running_rows(x) c WHERE c.keys = 'note') n;
+      FROM jsonb_array_elements(running.notes) AS n(j);
     IF done.ours OR notes.ours THEN
         PERFORM pgherd.refuse('the schemas pgherd and pgherd_gen belong to replication',
             'They are installed by the sidecar and look after themselves.');
@@ -122,8 +123,10 @@ BEGIN
     IF tag LIKE '%PUBLICATION' THEN
         rels := rels || pgherd.published_by_command();
     END IF;
-    IF tag = 'CREATE TABLE' AND made <> '{}' AND rels <@ made
-       AND (SELECT bool_and(pgherd.is_mere_partition(m.relid)) FROM unnest(made) AS m(relid)) THEN
+    IF tag = 'CREATE TABLE' AND made <> '{}' AND rels <@ made THEN
+        mere := (SELECT bool_and(pgherd.is_mere_partition(m.relid)) FROM unnest(made) AS m(relid));
+    END IF;
+    IF mere THEN
         rels := pgherd.with_tables_above(made);
     ELSE
         rels := pgherd.with_relatives(rels || pgherd.holders_of_rows(pgherd.trees_of(rels)));
@@ -291,11 +294,12 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.what_words_tell(
     effect record, tag text, words text, functions oid[]) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE super oid[] := pgherd.superusers();
+DECLARE super oid[];
 BEGIN
     IF functions IS NULL THEN
         RETURN '{"dates": false, "shrinks": false, "rewrites": false, "uncertain": null, "shadows": null, "starts": null}';
     END IF;
+    super := pgherd.superusers();
     RETURN jsonb_build_object(
         'dates', pgherd.may_name_dates(words) AND pgherd.made_dates(tag),
         'shrinks', pgherd.shrinks_sequence(),
@@ -361,26 +365,26 @@ DECLARE
     in_use    oid[];
     before    jsonb;
 BEGIN
-    SELECT * INTO opened FROM pgherd.running_rows(x) c WHERE c.keys = 'open';
-    IF NOT FOUND THEN
+    opened := pgherd.running_command(x, tag);
+    IF opened.seq IS NULL THEN
         IF tag = 'CREATE INDEX' OR tag = 'DROP INDEX' AND current_setting('pgherd.drops_here', true) = '' THEN
             PERFORM pgherd.end_long(tag); -- began in another transaction
         END IF;
         RETURN;
-    ELSIF pgherd.is_nested(x, tag) THEN
+    ELSIF opened.nested THEN
         IF tag LIKE '% EXTENSION' THEN
             PERFORM pgherd.end_open(x);
         END IF;
         RETURN;
     END IF;
-    SELECT * INTO effect FROM pgherd.command_effect(x, tag);
-    IF EXISTS (SELECT FROM pgherd.running_rows(x) c WHERE c.seq > opened.seq AND c.tab <> 'sentinel') THEN
+    effect := pgherd.command_effect(opened, tag);
+    IF opened.wrote THEN
         PERFORM pgherd.refuse(tag || ' wrote rows of replicated tables while it ran, which is not supported',
             'A function that it called does this.');
     END IF;
-    PERFORM pgherd.end_open(x);
-    command := opened.recs[1]::jsonb - 'before';
-    before := opened.recs[1]::jsonb -> 'before';
+    PERFORM pgherd.put(x, opened.seq, 'sentinel', 'end', '{0}', '{}'); -- as end_open(): nothing is nested in it
+    command := opened.said - 'before';
+    before := opened.said -> 'before';
     in_use := array(SELECT jsonb_array_elements_text(command -> 'in_use')::oid);
     IF pgherd.leaves_tables(tag, before ->> 'meaning', effect.coarse) THEN
         effect.coarse := false;
@@ -427,7 +431,7 @@ BEGIN
              WHERE o.object_type = 'extension' LIMIT 1);
     END IF;
     PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || pgherd.what_words_tell(
-                                   effect, tag, current_query() || (opened.recs[1]::jsonb ->> 'context'), functions),
+                                   effect, tag, current_query() || (opened.said ->> 'context'), functions),
                                in_use <> '{}');
     IF tag IN ('CREATE TABLE AS', 'SELECT INTO') THEN
         PERFORM pgherd.put_filled_table(x, effect.made[1], in_use <> '{}');

@@ -174,11 +174,14 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.database_rights_of(role text, tag text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    names jsonb := jsonb_build_array(role, 'public') || jsonb_path_query_array(pgherd.rights_of(role), '$[*][0]');
+    names jsonb;
 BEGIN
-    IF tag !~ ' (SCHEMA|EXTENSION|PUBLICATION|LANGUAGE)$' OR (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = role) THEN
+    IF tag !~ ' (SCHEMA|EXTENSION|PUBLICATION|LANGUAGE)$' THEN
+        RETURN '[]';
+    ELSIF (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = role) THEN
         RETURN '[]';
     END IF;
+    names := jsonb_build_array(role, 'public') || jsonb_path_query_array(pgherd.rights_of(role), '$[*][0]');
     RETURN (SELECT coalesce(jsonb_agg(jsonb_build_array(g.grantee, g.privilege)), '[]') FROM pgherd.database_grants g
              WHERE g.privilege = 'CREATE' AND names ? g.grantee);
 END $$;

@@ -13,9 +13,11 @@
 -- restored dump says otherwise (where columns and constraints are inherited from, the copies of constraints and triggers in
 -- partitions, who granted), and the contents of extensions. Default privileges are not covered.
 
+-- This and the next three are STRICT: most columns have no options, and to find that nothing is nothing takes two queries.
+
 -- Who may do what, in order. In 17 owners have one more privilege.
 CREATE OR REPLACE FUNCTION pgherd.privileges(acl aclitem[]) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (SELECT string_agg(DISTINCT p.line COLLATE "C", ', ' ORDER BY p.line COLLATE "C")
@@ -26,7 +28,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.column_names(rel oid, numbers int2[]) RETURNS text[]
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (SELECT array_agg(a.attname::text ORDER BY k.n)
@@ -35,7 +37,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.sorted(texts text[]) RETURNS text[]
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (SELECT array_agg(u.t ORDER BY u.t COLLATE "C") FROM unnest(texts) AS u(t));
@@ -43,7 +45,7 @@ END $$;
 
 -- Options in order; not those that PostgreSQL keeps for itself: 17.12 notes for each column where in its own log it was made.
 CREATE OR REPLACE FUNCTION pgherd.options(options text[]) RETURNS text[]
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN pgherd.sorted(ARRAY(SELECT u.o FROM unnest(options) AS u(o) WHERE u.o !~ '^pg_'));
@@ -236,27 +238,35 @@ BEGIN
 END $$;
 
 -- The print of the command that is ending, at its origin. PostgreSQL does not say what GRANT and REVOKE have changed:
--- that is looked for.
+-- that is looked for. Comments, labels and default privileges are in no print, so a command about these has none.
 CREATE OR REPLACE FUNCTION pgherd.command_print(tag text, rels oid[]) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     made  record;
     found record;
 BEGIN
+    IF tag IN ('COMMENT', 'SECURITY LABEL', 'ALTER DEFAULT PRIVILEGES') THEN
+        RETURN '{}';
+    END IF;
     SELECT array_agg(o.objid) FILTER (WHERE o.classid = 'pg_proc'::regclass) AS functions,
            array_agg(coalesce(nullif(k.contypid, 0), o.objid))
                FILTER (WHERE o.classid = 'pg_type'::regclass OR k.contypid <> 0) AS types,
-           array_agg(o.objid) FILTER (WHERE o.classid = 'pg_namespace'::regclass) AS schemas
+           array_agg(o.objid) FILTER (WHERE o.classid = 'pg_namespace'::regclass) AS schemas, array_agg(o.object_type) AS kinds
       INTO made
       FROM pg_event_trigger_ddl_commands() o
       LEFT JOIN pg_constraint k ON o.classid = 'pg_constraint'::regclass AND k.oid = o.objid;
     IF tag IN ('GRANT', 'REVOKE') THEN
-        made.functions := array(SELECT p.oid FROM pg_proc p WHERE pgherd.is_new(p.xmin));
-        made.types := array(SELECT t.oid FROM pg_type t
-                             WHERE pgherd.is_new(t.xmin) AND t.typtype IN ('d', 'e', 'r') AND t.typcategory <> 'A');
-        made.schemas := array(SELECT n.oid FROM pg_namespace n WHERE pgherd.is_new(n.xmin));
-        rels := rels || array(SELECT c.oid FROM pg_class c WHERE pgherd.is_new(c.xmin))
-                     || array(SELECT a.attrelid FROM pg_attribute a WHERE pgherd.is_new(a.xmin));
+        -- Not in the catalogs of another kind of object than the command is about. Those of functions and columns are large.
+        IF (made.kinds <@ '{TABLE,SEQUENCE}'::text[]) IS NOT TRUE THEN
+            made.functions := array(SELECT p.oid FROM pg_proc p WHERE pgherd.is_new(p.xmin));
+            made.types := array(SELECT t.oid FROM pg_type t
+                                 WHERE pgherd.is_new(t.xmin) AND t.typtype IN ('d', 'e', 'r') AND t.typcategory <> 'A');
+            made.schemas := array(SELECT n.oid FROM pg_namespace n WHERE pgherd.is_new(n.xmin));
+        END IF;
+        IF (made.kinds <@ '{FUNCTION,PROCEDURE,ROUTINE,TYPE,DOMAIN,SCHEMA}'::text[]) IS NOT TRUE THEN
+            rels := rels || array(SELECT c.oid FROM pg_class c WHERE pgherd.is_new(c.xmin))
+                         || array(SELECT a.attrelid FROM pg_attribute a WHERE pgherd.is_new(a.xmin));
+        END IF;
     END IF;
     SELECT * INTO found FROM pgherd.catalog_hashes(
         pgherd.printed_relations(rels),

@@ -67,6 +67,9 @@ CREATE OR REPLACE FUNCTION pgherd.local_shapes() RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
+    IF NOT EXISTS (SELECT FROM pgherd.local_tables) THEN
+        RETURN NULL;
+    END IF;
     RETURN (
         SELECT jsonb_object_agg(c.oid::text, jsonb_build_object(
                    'kind', c.relkind, 'columns', c.relnatts, 'partition', c.relispartition,

@@ -345,6 +345,8 @@ DECLARE l record;
 BEGIN
     IF tag IN ('GRANT', 'REVOKE', 'ALTER DEFAULT PRIVILEGES') THEN
         RETURN; -- which have nothing to do with indexes, and lock no table
+    ELSIF NOT EXISTS (SELECT FROM pgherd.long_commands) THEN
+        RETURN;
     END IF;
     FOR l IN
         SELECT k.index, k.tab, k.kind FROM pgherd.long_commands k

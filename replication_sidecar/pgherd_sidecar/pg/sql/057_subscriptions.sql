@@ -47,7 +47,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE m record;
 BEGIN
     IF current_setting('pgherd_subscriber.feeding', true) = 'on' OR pgherd.defines_nothing(tag)
-       OR to_regclass('pgherd_subscriptions.move') IS NULL OR NOT pgherd.keeps_subscriptions()
+       OR to_regclass('pgherd_subscriptions.move') IS NULL THEN
+        RETURN;
+    ELSIF NOT pgherd.keeps_subscriptions()
        OR tag IN ('CREATE TRIGGER', 'DROP TRIGGER') AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = role) THEN
         RETURN;
     END IF;
