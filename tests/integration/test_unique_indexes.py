@@ -259,7 +259,7 @@ async def test_members_agree_whatever_is_written_while_indexes_come_and_go(
                 built += 1
                 async with another(connections[(place + 1) % 3], schema) as dropper:
                     await caught_up(connections)
-                    await run(dropper, "DROP INDEX CONCURRENTLY i")
+                    await run(dropper, f"DROP INDEX CONCURRENTLY {schema}.i")
 
     writers = [asyncio.create_task(write(seed)) for seed in range(6)]
     try:
