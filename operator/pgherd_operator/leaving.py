@@ -30,8 +30,7 @@ def make_plain(kubectl: Run, apply: Run, pods: Sequence[str], herd: str, claim: 
         ClickException: the claim is not one of a member that has left, or a step failed.
     """
     _require_left(read_json(kubectl("get", "persistentvolumeclaim", claim, "--output=json")), herd)
-    found = [read_json(kubectl("get", "pod", pod, "--output=json")) for pod in pods]
-    databases = [pod for pod in found if pod["metadata"]["labels"].get(names.ROLE) == "database"]
+    databases = _databases(kubectl, pods, claim)
     if not databases:
         raise click.ClickException(f"herd {herd} has no member that could be asked")
     members = [str(pod["metadata"]["name"]) for pod in databases]
@@ -65,6 +64,35 @@ def _require_left(claim: Manifest, herd: str) -> None:
             "fewer instances, then name the claim that has the label "
             f"{names.RETIRED}={Retired.KEPT}"
         )
+
+
+def _databases(kubectl: Run, pods: Sequence[str], claim: str) -> list[Manifest]:
+    """The pods of members, once none of them uses the claim: who has left ends a while later."""
+    found = []
+    for name in pods:
+        pod = _pod(kubectl, name)
+        while pod is not None and claim in _claims_of(pod):
+            click.echo(f"pod {name} still uses the volume: waiting for its end")
+            time.sleep(LOOK_S)
+            pod = _pod(kubectl, name)
+        if pod is not None and pod["metadata"]["labels"].get(names.ROLE) == "database":
+            found.append(pod)
+    return found
+
+
+def _pod(kubectl: Run, name: str) -> Manifest | None:
+    """None: it has gone since the pods were listed."""
+    done = require_done(kubectl("get", "pod", name, "--ignore-not-found", "--output=json"))
+    return json.loads(done.stdout) if done.stdout.strip() else None
+
+
+def _claims_of(pod: Manifest) -> list[str]:
+    volumes = pod["spec"].get("volumes", ())
+    return [
+        one["persistentVolumeClaim"]["claimName"]
+        for one in volumes
+        if "persistentVolumeClaim" in one
+    ]
 
 
 def _ask(kubectl: Run, pod: str, query: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .cluster import Herd, Kubectl, is_well, until
+from .cluster import Herd, Kubectl, until, until_well
 from .test_beginnings import ask, begin, write
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
@@ -69,7 +69,7 @@ def test_volumes_grow_where_their_class_can_and_are_told_of_where_not(
     assert "must support resize" in sized()[2]
     assert events("VolumeGrowthRefused")
     assert requested() == ["1Gi", "1Gi"]
-    assert is_well(kubectl, 2, _NAME)
+    until_well(kubectl, 2, _NAME)
     write(kubectl, f"{_NAME}-2", "INSERT INTO kept VALUES (1)")
 
     patch(kubectl, "storageclass", "growing", {"allowVolumeExpansion": True})
@@ -84,7 +84,7 @@ def test_volumes_grow_where_their_class_can_and_are_told_of_where_not(
     until(lambda: "has 1Gi of 2Gi (FileSystemResizePending" in sized()[2], "it says how far")
     resize(kubectl, "2Gi", conditions=[], capacity={"storage": "2Gi"})
     until(lambda: sized()[0] == "True", "all volumes have the size")
-    assert is_well(kubectl, 2, _NAME)
+    until_well(kubectl, 2, _NAME)
     write(kubectl, f"{_NAME}-1", "INSERT INTO kept VALUES (2)")
     assert ask(kubectl, f"{_NAME}-1", "SELECT count(*) FROM kept") == "2"
     with pytest.raises(AssertionError, match="a volume cannot shrink"):

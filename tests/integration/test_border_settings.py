@@ -9,6 +9,7 @@ import contextlib
 
 import psycopg
 import pytest
+from patience import wait_until_async
 from pgherd_sidecar.pg import settings, trusted
 from psycopg import sql
 
@@ -257,8 +258,12 @@ async def test_a_cancelled_commit_is_no_abort_where_errors_end_the_session(
     with stopped(sidecar_pid(herd, "n2"), sidecar_pid(herd, "n3")):
         await run(connections[0], "BEGIN; INSERT INTO t VALUES (1)")
         committing = asyncio.create_task(run(connections[0], "COMMIT"))
-        await asyncio.sleep(1)
         pid = connections[0].info.backend_pid
+        waits = f"SELECT wait_event_type FROM pg_stat_activity WHERE pid = {pid}"
+        await wait_until_async(
+            lambda: asyncio.to_thread(query, herd.dsn("n1"), waits),
+            lambda seen: seen == [("Extension",)],
+        )
         for _ in range(2):
             query(herd.dsn("n1"), f"SELECT pg_cancel_backend({pid})")
             await asyncio.sleep(0.2)

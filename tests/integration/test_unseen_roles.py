@@ -5,7 +5,6 @@ that follows takes them along, and the sidecar orders what no command follows.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -130,20 +129,6 @@ async def test_what_plain_commands_do_is_the_same_on_all_members(
     await run(admins[2], f"REVOKE ALL ON DATABASE app FROM z_{schema}, b_{schema};")
     await run(admins[2], f'DROP ROLE z_{schema}, b_{schema}, "C {schema}"')
     assert all(schema not in key for key, *_ in await shared(admins, schema))
-
-
-@pytest.mark.long
-async def test_they_are_there_within_about_a_second(schema: str, admins: list[Connection]) -> None:
-    took = []
-    for number in range(5):
-        name = f"quick{number}_{schema}"
-        began = time.monotonic()
-        await run(admins[number % 3], f"CREATE ROLE {name}")
-        await until_same(
-            admins, f"SELECT rolname FROM pg_roles WHERE rolname = '{name}'", [(name,)]
-        )
-        took.append(time.monotonic() - began)
-    assert sorted(took)[2] < 1.5, took
 
 
 async def test_a_role_is_there_for_the_next_command(schema: str, admins: list[Connection]) -> None:
