@@ -175,7 +175,7 @@ def _steps(
     steps += certificates
     steps += upkeep.settled_founders(observed, group)
     steps += membership.returning(observed, group)
-    steps += upkeep.members(observed, release)
+    steps += upkeep.members(observed, group, release)
     if lacking:  # who is there goes on; a new one may not come up, so nobody is replaced
         return [*steps, *lacking]
     steps += membership.doomed_volumes(observed, group)

@@ -215,10 +215,24 @@ def lacks_certificate(observed: Observed, seat: Seat) -> bool:
     return secret is None or not secret.keys >= _KEYS
 
 
-def members(observed: Observed, release: Release) -> list[Step]:
-    """Configuration, service and pod of each member that has a volume."""
-    steps = [_member(observed, seat, release) for seat in observed.seats()]
-    return [step for step in steps if step is not None]
+def members(observed: Observed, group: Group, release: Release) -> list[Step]:
+    """Configuration, service and pod of each member that has a volume.
+
+    Who is in the view gets a pod first. Under a quota a new member would otherwise take the place
+    of one whose vote the others need.
+    """
+    known = {one.number for one in group.members if one.in_view is not None}
+    steps = [(seat.number in known, _member(observed, seat, release)) for seat in observed.seats()]
+    waits = any(of_herd and step is not None and _starts(step) for of_herd, step in steps)
+    return [
+        step
+        for of_herd, step in steps
+        if step is not None and (of_herd or not waits or not _starts(step))
+    ]
+
+
+def _starts(step: Step) -> bool:
+    return any(isinstance(action, Create) for action in step.actions)
 
 
 def _member(observed: Observed, seat: Seat, release: Release) -> Step | None:

@@ -42,6 +42,8 @@ class ApiServer:
     counter: int = 0
     refused: dict[str, ApiError] = field(default_factory=dict)
     """Refusals for ever, by verb and kind: "list PodMonitor", "create Pod"."""
+    quota: int = 1000
+    """How many pods there may be."""
     webhook: Callable[[Manifest], None] = lambda _: None
     """What a mutating web hook makes of each object that is written."""
     volumes_grow: bool = True
@@ -78,6 +80,8 @@ class ApiServer:
         """See KubernetesApi."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         self._refuse("create", kind)
+        if kind == "Pod" and sum(found == kind for found, _ in self.objects) >= self.quota:
+            raise ApiError(403, "exceeded quota: pods")
         with self.writing("create", kind, name):
             if (kind, name) in self.objects:
                 raise ConflictError(409, f"{name} exists")

@@ -88,6 +88,28 @@ async def test_a_pod_over_the_quota_does_not_keep_the_herd_from_shrinking() -> N
     assert world.voters() == {1, 2, 3}
 
 
+async def test_the_last_place_of_a_quota_is_for_a_member_of_the_herd() -> None:
+    world = await running()
+    await world.changed(instances=4)
+    world.dead_nodes = {1}
+    world.tick()
+    await world.changed(instances=3)
+    assert world.voters() == {2, 3, 4}  # a new member gets the lowest number
+    world.dead_nodes.clear()
+    await world.settle()
+    world.quota = 3
+    world.change(instances=4)
+    await looks(world, 10)
+    assert "exceeded quota" in condition(world, "Reconciled")["message"]
+    assert ("PersistentVolumeClaim", f"{NAME}-1-data") in world.objects
+    world.mark_deleted(("Pod", f"{NAME}-4"))
+    await looks(world, 10)
+    assert [n for n in range(1, 5) if world.works(n)] == [2, 3, 4]
+    world.quota = 4
+    await world.settle()
+    assert world.voters() == {1, 2, 3, 4}
+
+
 async def test_a_pod_whose_successor_would_be_refused_stays_where_it_is() -> None:
     world = await running()
     before = {
