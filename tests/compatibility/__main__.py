@@ -21,6 +21,7 @@ from psycopg.conninfo import make_conninfo
 from benchmarks.herd import sidecar_logs
 from benchmarks.peers.postgres import PostgresServer
 from benchmarks.trouble import Logs
+from compatibility.isolation import Isolation
 from compatibility.outcomes import NoReportError, compare, outcomes
 from compatibility.regression import Regression
 from compatibility.sources import FetchError
@@ -30,7 +31,8 @@ SUITES: dict[str, Suite] = {
     "psycopg": Psycopg(),
     "sqlalchemy": SqlAlchemy(),
     "django": Django(),
-    "regression": Regression(),
+    "regress": Regression(),
+    "isolation": Isolation(),
 }
 
 
@@ -97,7 +99,7 @@ def play(name: str, work: Path, only: Sequence[str], *, reports: Path) -> bool:
     found = compare(outcomes(reports / f"{name}-plain.xml"), outcomes(reports / f"{name}-herd.xml"))
     say(
         f"{suite.name} {suite.version}: {found.herd} of {found.plain} that pass on plain"
-        f" PostgreSQL, {found.skipped} skipped there;"
+        f" PostgreSQL, {found.skipped} skipped there; {found.whole} of {found.files} files whole;"
         f" {took['herd'] / took['plain']:.1f} times as long"
     )
     for cause, count in found.causes().most_common():

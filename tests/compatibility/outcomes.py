@@ -23,12 +23,16 @@ class Comparison:
         herd: those of them that passed on the herd, too.
         differing: what the others failed with on the herd, by test.
         skipped: tests that were run on neither.
+        files: files, or classes, with a test that passed on the plain server.
+        whole: those of them of which no test differs.
     """
 
     plain: int
     herd: int
     differing: Mapping[str, str]
     skipped: int
+    files: int
+    whole: int
 
     def causes(self) -> Counter[str]:
         """How often each cause was met: first lines, without what differs from test to test."""
@@ -76,7 +80,11 @@ def compare(plain: Mapping[str, str | None], herd: Mapping[str, str | None]) -> 
         if (outcome := herd.get(name, "not run")) != PASSED
     }
     skipped = sum(outcome is None for outcome in plain.values())
-    return Comparison(len(passed), len(passed) - len(differing), differing, skipped)
+    files, spoilt = ({name.partition("::")[0] for name in names} for names in (passed, differing))
+    return Comparison(
+        len(passed), len(passed) - len(differing), differing, skipped,
+        len(files), len(files - spoilt),
+    )  # fmt: skip
 
 
 def cause(text: str) -> str:

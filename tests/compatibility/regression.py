@@ -63,11 +63,7 @@ class Regression:
             if plain:
                 self.wanted[name] = said
             for line, text in said.items():
-                case = ElementTree.SubElement(suite, "testcase", classname=name, name=str(line))
-                wanted = self.wanted[name].get(line, "")
-                if text != wanted:
-                    failure = ElementTree.SubElement(case, "failure", message=_first(wanted, text))
-                    failure.text = _printable(f"on a plain server:\n{wanted}\nhere:\n{text}")
+                add_case(suite, name, str(line), self.wanted[name].get(line, ""), text)
             ElementTree.ElementTree(suite).write(report)  # after each file: it takes hours
 
     def _play(self, name: str, server: Server, results: Path) -> str:
@@ -152,10 +148,19 @@ def _told(results: Sequence[str]) -> Iterator[str]:
             yield said
 
 
-def _first(wanted: str, text: str) -> str:
+def add_case(suite: ElementTree.Element, file: str, name: str, wanted: str, text: str) -> None:
+    """Add a test to a report in the format of JUnit: it failed if its text is not as wanted."""
+    case = ElementTree.SubElement(suite, "testcase", classname=file, name=name)
+    if text != wanted:
+        message = _printable(_telling(wanted, text))
+        failure = ElementTree.SubElement(case, "failure", message=message)
+        failure.text = _printable(f"on a plain server:\n{wanted}\nhere:\n{text}")
+
+
+def _telling(wanted: str, text: str) -> str:
     for line in text.splitlines():
-        if line.startswith(("ERROR:", "FATAL:", "server closed")) and line not in wanted:
-            return _printable(line)
+        if re.match(r"(s\d+: |\w+: )?(ERROR:|FATAL:|server closed)", line) and line not in wanted:
+            return line
     return "another result"
 
 

@@ -44,3 +44,9 @@ def test_only_what_passes_on_a_plain_server_is_compared() -> None:
     assert (found.plain, found.herd, found.skipped) == (3, 1, 1)
     assert found.differing == {"b": "ValueError: 3", "c": "not run"}
     assert found.causes() == {"ValueError: N": 1, "not run": 1}
+
+
+def test_a_file_is_whole_if_nothing_of_it_differs() -> None:
+    plain = {"a::1": PASSED, "a::2": PASSED, "b::1": PASSED, "b::2": "fails", "c::1": "fails"}
+    found = compare(plain, {"a::1": "differs", "a::2": PASSED, "b::1": PASSED})
+    assert (found.whole, found.files) == (1, 2)
