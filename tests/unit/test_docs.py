@@ -108,9 +108,11 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_files_named_in_the_text_exist(page: Path) -> None:
+    text = page.read_text()
+    drawn = " ".join(block for block in _FENCE.findall(text) if block.startswith("```mermaid"))
     named = {
         path
-        for piece in _CODE.findall(_FENCE.sub("", page.read_text()))
+        for piece in _CODE.findall(_FENCE.sub("", text)) + re.split(r"<br/>|\s", drawn)
         for path in _PATH.findall(piece)
         if piece.startswith(path)
     }
