@@ -5,13 +5,14 @@ FUZZ = PYTHONPATH=.:tests $(PYTHON) -m fuzz
 
 # What depends on timing has the machine for itself.
 .NOTPARALLEL:
-.PHONY: help setup native kind demo bench test test-all lint test-unit test-loops simulate simulate-new simulate-planted simulate-crashpoints test-integration test-module test-native test-versions test-drivers test-canary test-long test-faults test-e2e fuzz fuzz-known fuzz-planted compatibility
+.PHONY: help setup native kind demo bench bench-ddl test test-all lint test-unit test-loops simulate simulate-new simulate-planted simulate-crashpoints test-integration test-module test-native test-versions test-drivers test-canary test-long test-faults test-e2e fuzz fuzz-known fuzz-planted compatibility
 
 help:
 	@echo 'make demo              a herd of three under a real workload, proved identical; with other ports by PORT_BASE=p'
 	@echo 'make test              the gate: lint, unit tests, simulation, integration tests; e2e where docker is'
 	@echo 'make test-all          everything: the gate, long tests, random SQL, all e2e tests; takes hours'
 	@echo 'make bench             pgherd beside Galera and PostgreSQL with synchronous replication'
+	@echo 'make bench-ddl AGAINST=dir   commands beside plain PostgreSQL, and beside another checkout of pgherd'
 	@echo 'make setup             install what the above need'
 	@echo 'make kind CLUSTER=c    images and operator onto a kind cluster that is there'
 	@echo 'make test-faults MINUTES=n SEED=s   anything that can happen to a herd, at random'
@@ -43,6 +44,10 @@ bench:
 	@$(PYTHON) -m benchmarks.latency
 	@$(PYTHON) -m benchmarks.failures
 	@$(PYTHON) -m benchmarks.jobs
+
+bench-ddl: setup
+	@scripts/setup native || echo '############ NO NATIVE MODULE: rows are captured in SQL mode'
+	@$(PYTHON) -m benchmarks.ddl $(if $(AGAINST),--against $(AGAINST))
 
 # The gate: docs/testing.md.
 test:

@@ -3,7 +3,7 @@
 ``simulate.py --seeds 1000 --from 7`` runs seeds 7 to 1006 on all cores and tells how many simulated
 hours that were. ``simulate.py --story 1234`` runs one seed and tells what happened at its end.
 ``simulate.py --commits`` runs seeds of the commit path of whole nodes (``sim_commits``).
-``simulate.py --planted`` proves that each planted bug is found.
+``simulate.py --planted`` proves that each planted bug of both worlds is found.
 """
 # ruff: noqa: T201 - a command line prints
 
@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from time import process_time
 from typing import TypedDict
+from unittest import mock
 
+from commit_bugs import COMMIT_BUGS, CommitBug
 from planted_bugs import PLANTED_BUGS, PlantedBug
 from sim_commits import CommitWorld
 from sim_databases import DatabaseWorld
@@ -96,28 +98,25 @@ def run_commits(seed: int) -> Outcome:
     return Outcome(seed, world.now, process_time() - began_s, frozenset(world.met), failure)
 
 
-def seeds_until_found(bug: PlantedBug) -> int | None:
+def seeds_until_found(bug: PlantedBug | CommitBug) -> int | None:
     """Return how many seeds it took to find a bug, None if it was not found."""
-    old = getattr(bug.owner, bug.attribute)
-    if isinstance(bug.owner, type):
-        old = bug.owner.__dict__[bug.attribute]
-    setattr(bug.owner, bug.attribute, bug.replacement)
-    try:
+    with mock.patch.object(bug.owner, bug.attribute, bug.replacement):
         for tried in range(SEEDS_PER_BUG):
-            seed = bug.seed + tried
-            if run(
-                seed,
-                storm=bug.storm,
-                segments=bug.segments,
-                rot=bug.rot,
-                parting=bug.parting,
-                databases=bug.databases,
-                reads=bug.reads,
-                follow=bug.follow,
-            ).failure:
+            if isinstance(bug, CommitBug):
+                outcome = run_commits(tried)
+            else:
+                outcome = run(
+                    bug.seed + tried,
+                    storm=bug.storm,
+                    segments=bug.segments,
+                    rot=bug.rot,
+                    parting=bug.parting,
+                    databases=bug.databases,
+                    reads=bug.reads,
+                    follow=bug.follow,
+                )
+            if outcome.failure:
                 return tried + 1
-    finally:
-        setattr(bug.owner, bug.attribute, old)
     return None
 
 
@@ -176,12 +175,13 @@ def simulate(first: int, count: int, jobs: int, one: Callable[[int], Outcome]) -
 
 def planted() -> int:
     """Look for each planted bug; the result is the exit code."""
+    bugs: dict[str, PlantedBug | CommitBug] = {**PLANTED_BUGS, **COMMIT_BUGS}
     missed = 0
-    for name, bug in PLANTED_BUGS.items():
+    for name, bug in bugs.items():
         tried = seeds_until_found(bug)
         missed += tried is None
         print(f"{bug.rule}  {name}: {'NOT FOUND' if tried is None else f'{tried} seeds'}")
-    print(f"{len(PLANTED_BUGS) - missed} of {len(PLANTED_BUGS)} found")
+    print(f"{len(bugs) - missed} of {len(bugs)} found")
     return missed > 0
 
 
