@@ -114,10 +114,10 @@ def _aimed(on: str | None, arguments: Sequence[str]) -> tuple[str | None, list[s
     return on, rest
 
 
-def _ask(command: str, explained: str) -> None:
+def _ask(command: str, explained: str, *, hidden: bool = False) -> None:
     """Add a command that a sidecar carries out."""
 
-    @main.command(command, help=explained, context_settings=_PASSED_ON)
+    @main.command(command, help=explained, context_settings=_PASSED_ON, hidden=hidden)
     @_on
     @click.argument("herd")
     @_rest
@@ -137,10 +137,11 @@ _ask("explain", "Show what the entry of a member's log at a GID is. GID follows 
 _ask("evict", "Throw a member out of the view that does not answer.")
 _ask("skip", "Have a transaction that some members can't apply count as without effect.")
 _ask(
-    "promote-partition",
+    "split",
     "Have members without a majority go on, for good, as a herd of their own. "
     "Ask one of them: --on POD.",
 )
+_ask("promote-partition", "What `split` was called before.", hidden=True)
 
 
 @main.command(context_settings=_PASSED_ON)

@@ -203,10 +203,10 @@ async def test_a_node_that_is_split_off_keeps_its_log_and_never_meets_the_others
     async with ledger.load(1):
         await ledger.commits(20, on=names)
     trio.must("verify")
-    assert "run: stop the herd" in error_of(trio.top("bootstrap", "n1", "--force", "--yes"))
+    assert "run: stop the herd" in error_of(trio.top("split", "n1", "--stopped", "--yes"))
     trio.must("down")
-    assert "repeat it with --yes" in error_of(trio.top("bootstrap", "n1", "--force"))
-    done = trio.top("bootstrap", "n1", "--force", "--yes")
+    assert "repeat it with --yes" in error_of(trio.top("split", "n1", "--stopped"))
+    done = trio.top("split", "n1", "--stopped", "--yes")
     assert done.returncode == 0, done.stderr
     assert trio.up().returncode == 0
     summary = trio.summary()

@@ -72,17 +72,15 @@ async def test_c21_an_administrator_splits_a_running_minority_off_though_one_of_
     for value, name in enumerate(("n1", "n2")):
         await write(five.app_dsn(name), value)
     old = (await said_by(five, "n1"))["cluster_id"]
-    assert "primary component" in error_of(five.top("promote-partition", "n2", "n3", "--yes"))
+    assert "primary component" in error_of(five.top("split", "n2", "n3", "--yes"))
     await run(five, "partition", "n1,w1,w2|n2,n3")
     await write(five.app_dsn("n1"), 10)
     for name in ("n2", "n3"):
         await until_component(five, name, "secondary")
-    assert "repeat it with --yes" in error_of(five.top("promote-partition", "n2", "n3"))
-    assert "n1 must be there" in error_of(five.top("promote-partition", "n2", "n1"))
+    assert "repeat it with --yes" in error_of(five.top("split", "n2", "n3"))
+    assert "n1 must be there" in error_of(five.top("split", "n2", "n1"))
     async with asyncio.TaskGroup() as group:
-        asked = group.create_task(
-            asyncio.to_thread(five.top, "promote-partition", "n2", "n3", "--yes")
-        )
+        asked = group.create_task(asyncio.to_thread(five.top, "split", "n2", "n3", "--yes"))
         await killed_on_the_way(five, "n3")
         await run(five, "start", "n3")
     done = asked.result()

@@ -58,8 +58,8 @@ async def test_the_two_sides_of_a_partition_never_merge_again(
     for name in ("n2", "n3"):
         await until_component(herd, name, "secondary")
     await write(herd.app_dsn("n1"), 10)
-    command = ("promote-partition", "n2", "n3", "--into", str(apart.directory))
-    assert "primary component" in error_of(herd.top("promote-partition", "n1", *command[3:]))
+    command = ("split", "n2", "n3", "--into", str(apart.directory))
+    assert "primary component" in error_of(herd.top("split", "n1", *command[3:]))
     assert "repeat it with --yes" in error_of(herd.top(*command))
     done = await asyncio.to_thread(herd.top, *command, "--yes")
     assert done.returncode == 0, done.stderr

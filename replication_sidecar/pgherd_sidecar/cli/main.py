@@ -194,21 +194,13 @@ def relay(admin: Path) -> None:
 
 
 @main.command()
-@click.argument("node")
-@options.herd_directory
-@click.option("--force", is_flag=True, help="Must be given: no quorum will ever return.")
-@click.option("--yes", is_flag=True, help="What is told to be lost may be lost.")
-def bootstrap(node: str, directory: Path, force: bool, yes: bool) -> None:
-    """Have one stopped node of a herd go on as a cluster of its own, without the others."""
-    if not force:
-        raise click.UsageError("Without --force a herd is founded by `pgherd local up`.")
-    options.run(splitting.split_off(options.owned(directory), node, yes=yes))
-    click.echo(f"{node} is a cluster of its own: start it with `pgherd local up`, then add nodes")
-
-
-@main.command()
 @click.argument("nodes", nargs=-1, required=True)
 @options.which_herd
+@click.option(
+    "--stopped",
+    is_flag=True,
+    help="The whole herd is down: have this one node go on, when no quorum will ever return.",
+)
 @click.option(
     "--into",
     type=click.Path(file_okay=False, path_type=Path),
@@ -216,21 +208,28 @@ def bootstrap(node: str, directory: Path, force: bool, yes: bool) -> None:
 )
 @click.option("--yes", is_flag=True, help="What is told to be lost may be lost.")
 @options.timeout(180)
-def promote_partition(
+def split(
     nodes: tuple[str, ...],
     directory: Path | None,
     admin: Path | None,
+    stopped: bool,
     into: Path | None,
     yes: bool,
     timeout_s: float,
 ) -> None:
     """Have nodes without a majority go on, for good, as a cluster of their own."""
-    if into is not None and admin is None:
+    if admin is not None and (stopped or into is not None):
+        raise click.UsageError("--stopped and --into are for a herd in a --dir.")
+    if stopped:
+        if len(nodes) != 1 or into is not None:
+            raise click.UsageError("--stopped is for one node, and goes without --into.")
         directory = directory or options.default_directory()
-        _promote_into(directory, into.resolve(), nodes, yes=yes, timeout_s=timeout_s)
+        _split_stopped(directory, nodes[0], yes=yes)
         return
     if into is not None:
-        raise click.UsageError("--into is for a herd in a --dir.")
+        directory = directory or options.default_directory()
+        _split_into(directory, into.resolve(), nodes, yes=yes, timeout_s=timeout_s)
+        return
     options.listen(directory, admin)  # checks them
     if admin is None:
         description = herd.load(options.owned(directory or options.default_directory()))
@@ -244,7 +243,30 @@ def promote_partition(
     )
 
 
-def _promote_into(
+def _split_stopped(directory: Path, node: str, *, yes: bool) -> None:
+    options.run(splitting.split_off(options.owned(directory), node, yes=yes))
+    click.echo(f"{node} is a cluster of its own: start it with `pgherd local up`, then add nodes")
+
+
+# What `pgherd split` was called before; they go in a later version.
+main.add_command(
+    click.Command("promote-partition", callback=split.callback, params=split.params, hidden=True)
+)
+
+
+@main.command(hidden=True)
+@click.argument("node")
+@options.herd_directory
+@click.option("--force", is_flag=True)
+@click.option("--yes", is_flag=True)
+def bootstrap(node: str, directory: Path, force: bool, yes: bool) -> None:
+    """Split a stopped node off, as `pgherd split --stopped` does."""
+    if not force:
+        raise click.UsageError("Without --force a herd is founded by `pgherd local up`.")
+    _split_stopped(directory, node, yes=yes)
+
+
+def _split_into(
     directory: Path, into: Path, nodes: tuple[str, ...], *, yes: bool, timeout_s: float
 ) -> None:
     if delegate.is_root():

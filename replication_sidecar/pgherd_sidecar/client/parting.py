@@ -1,4 +1,4 @@
-"""``pgherd promote-partition`` for a running herd: by the admin API of one of those that part.
+"""``pgherd split`` for a running herd: by the admin API of one of those that part.
 
 They go on where they are, under a new identity, with their certificates and without a restart of
 their servers. The others are not asked. ``promoting`` does the same to nodes of this machine that

@@ -65,9 +65,9 @@ def asked(environment: dict[str, str], *arguments: str) -> tuple[int, str]:
             "pgherd evict --admin=/run/pgherd/server/admin.sock herd-3",
         ),
         (
-            ["promote-partition", "--on", "herd-1", "herd", "herd-1", "--yes"],
+            ["split", "--on", "herd-1", "herd", "herd-1", "--yes"],
             "exec herd-1 --container=sidecar -- "
-            "pgherd promote-partition --admin=/run/pgherd/server/admin.sock herd-1 --yes",
+            "pgherd split --admin=/run/pgherd/server/admin.sock herd-1 --yes",
         ),
         (
             ["explain", "herd", "29", "--on", "herd-1"],

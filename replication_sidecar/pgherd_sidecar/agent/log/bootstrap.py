@@ -237,7 +237,7 @@ def _opened(config: NodeConfig) -> Iterator[tuple[StoredIdentity, SegmentLog]]:
         if identity.has_parted(config):  # or it would be a second primary component of that cluster
             raise BootstrapError(
                 f"{config.name} has parted from cluster {config.cluster_id} and is of "
-                f"{identity.cluster_id}: start it, and use `pgherd promote-partition` there"
+                f"{identity.cluster_id}: start it, and use `pgherd split` there"
             )
         with opened_log(config) as log:
             yield identity, log

@@ -98,7 +98,7 @@ class Splitter:
             return ""
         return (
             f"it leaves cluster {self._splitting.cluster} for {self.successor}, and waits for the "
-            f"consent of {', '.join(self._splitting.missing)}; `pgherd promote-partition` can name "
+            f"consent of {', '.join(self._splitting.missing)}; `pgherd split` can name "
             "fewer"
         )
 

@@ -190,7 +190,7 @@ def _what_is_missing(host: LogHost) -> str:
     if refusal or not missing:
         return f"{text}; {refusal}".removesuffix("; ")
     return (
-        f"{text}; if they never return, `pgherd bootstrap --force` (on Kubernetes `kubectl pgherd "
-        "promote-partition`) goes on from here as another cluster, and loses what they have "
-        f"committed after GID {host.commit_position}"
+        f"{text}; if they never return, `pgherd split` (on Kubernetes `kubectl pgherd split`) goes "
+        "on from here as another cluster, and loses what they have committed after GID "
+        f"{host.commit_position}"
     )

@@ -1,4 +1,4 @@
-"""``pgherd promote-partition``: a component without a quorum goes on for good as its own cluster.
+"""``pgherd split --into``: a component without a quorum goes on for good as its own cluster.
 
 The nodes that are named, running or not, stop, and become the only members of a new cluster: with
 a new identity, all that the most advanced of their logs holds, and a herd's directory of their own.
@@ -131,7 +131,7 @@ def _planned(description: Herd, into: Path, members: tuple[HerdNode, ...]) -> He
             names = " ".join(member.name for member in plan.members)
             raise HerdError(
                 "another promotion was begun: end it with "
-                f"`pgherd promote-partition {names} --into {plan.directory} --yes` first"
+                f"`pgherd split {names} --into {plan.directory} --yes` first"
             )
         return plan
     into.mkdir(mode=0o700, parents=True, exist_ok=True)

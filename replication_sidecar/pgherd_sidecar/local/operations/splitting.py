@@ -1,4 +1,4 @@
-"""``pgherd bootstrap --force``: one stopped node of a herd goes on as a cluster of its own.
+"""``pgherd split --stopped``: one stopped node of a herd goes on as a cluster of its own.
 
 For when no quorum can ever return. What the node's log holds is all that the new cluster knows; it
 has a new identity, so the two never merge again. The other nodes' directories are put aside, not
