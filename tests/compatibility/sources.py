@@ -51,7 +51,8 @@ def from_debian(package: str, work: Path, *, installed: bool = False) -> Path:
     Args:
         package: name of the source package.
         work: directory for what is fetched.
-        installed: of the version that the package of this name has here, instead of the newest.
+        installed: of the version that the package of this name has here, or else of the newest of
+            its name that can be had, instead of the newest.
 
     Returns:
         The directory of its sources.
@@ -59,27 +60,38 @@ def from_debian(package: str, work: Path, *, installed: bool = False) -> Path:
     Raises:
         FetchError: the distribution does not give it.
     """
-    wanted = f"{package}={_installed(package)}" if installed else package
-    target = work / wanted
-    if not target.exists():
-        apt = work / "apt"
-        (apt / "sources").mkdir(parents=True, exist_ok=True)
-        (apt / "lists" / "partial").mkdir(parents=True, exist_ok=True)
-        _write_sources(apt / "sources")
-        options = [
-            "-oDir::Etc::SourceList=/dev/null",
-            f"-oDir::Etc::SourceParts={apt / 'sources'}",
-            f"-oDir::State::Lists={apt / 'lists'}",
-        ]
+    apt = work / "apt"
+    (apt / "sources").mkdir(parents=True, exist_ok=True)
+    (apt / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+    _write_sources(apt / "sources")
+    options = [
+        "-oDir::Etc::SourceList=/dev/null",
+        f"-oDir::Etc::SourceParts={apt / 'sources'}",
+        f"-oDir::State::Lists={apt / 'lists'}",
+    ]
+    wanted = [f"{package}={_installed(package)}" if installed else package]
+    if not (work / wanted[0]).exists():
         _run(["apt-get", *options, "-qq", "update"], "apt-get cannot update its lists")
-        _run(
-            ["apt-get", *options, "-qq", "source", "--download-only", wanted],
-            f"the distribution does not give the sources of {wanted}",
-            cwd=apt,
-        )
-        (archive,) = (one for one in apt.glob(f"{package}_*.orig.tar.*") if one.suffix != ".asc")
-        _unpack(archive, target)
-    return target
+        offered = _run(["apt-cache", *options, "showsrc", package], f"nobody knows {package}")
+        # The archive of security updates gives a package longer than its sources.
+        wanted += [f"{package}={one}" for one in re.findall(r"(?m)^Version: (.*)$", offered)]
+    refusals = []
+    for one in wanted:
+        target = work / one
+        try:
+            if not target.exists():
+                _run(
+                    ["apt-get", *options, "-qq", "source", "--download-only", one],
+                    f"the distribution does not give the sources of {one}",
+                    cwd=apt,
+                )
+                archives = (a for a in apt.glob(f"{package}_*.orig.tar.*") if a.suffix != ".asc")
+                _unpack(max(archives, key=lambda archive: archive.stat().st_mtime), target)
+        except FetchError as error:
+            refusals.append(str(error))
+        else:
+            return target
+    raise FetchError("\n".join(refusals))
 
 
 def environment(name: str, requirements: Sequence[str], work: Path) -> Path:
