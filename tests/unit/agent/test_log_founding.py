@@ -65,6 +65,18 @@ async def test_c18_two_emptied_founders_do_not_found_again(tmp_path: Path, third
         assert set(herd.nodes["n3"].delivered.values()) == {1}
 
 
+async def test_c18_founders_that_are_all_emptied_found_again(tmp_path: Path) -> None:
+    """Nobody is left who could tell them that there was a herd."""
+    async with trio(tmp_path) as herd:
+        await herd.order(await herd.proposer(), 1)
+        await disks_known(herd)
+        await herd.stop()
+        emptied = [herd.emptied(name) for name in NAMES]
+        await herd.start()
+        await herd.order(await herd.proposer(), 2)
+        assert {number for node in emptied for number in node.delivered.values()} == {2}
+
+
 async def test_c18_an_emptied_founder_and_one_that_lags_are_no_majority(tmp_path: Path) -> None:
     async with trio(tmp_path) as herd:
         await herd.proposer()

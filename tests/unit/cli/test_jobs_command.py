@@ -97,6 +97,15 @@ def test_what_the_odd_one_could_not_read_is_no_obstacle_to_its_repair(
         rebuilt(monkeypatch, findings(bucket, unread_on={"n2": locked, "n3": locked}))
 
 
+def test_rows_of_a_table_that_the_odd_one_defines_otherwise_say_nothing_of_the_partner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody has compared them, so those of the partner may be wrong."""
+    texts = {"n1": "id integer, v text", "n2": "id integer", "n3": "id integer"}
+    other = DefinitionDifference("table", "public.u", texts, ("n1",))
+    assert rebuilt(monkeypatch, findings(definitions=(other,))) == [("n1", "n2")]
+
+
 def test_no_database_is_replaced_for_a_role(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {"n1": None, "n2": "", "n3": ""}
     roles = tuple(

@@ -490,6 +490,24 @@ def test_truncated_records_that_would_fit_do_not_come_back(tmp_path: Path) -> No
     assert contents(open_log(tmp_path)) == blocks(1, 3) + blocks(4, 4, term=2)
 
 
+def test_a_truncation_that_damage_is_in_the_way_of_is_done_when_the_log_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    """[D6] The log fails, and then gives up what the damage hides."""
+    log = start(tmp_path, blocks(1, 5))
+    segment = newest_segment(tmp_path)
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"1/3 ") - 44] ^= 1  # the header of its record
+    segment.write_bytes(bytes(content))
+    with pytest.raises(StorageError):
+        log.persist(persist(truncate=4))
+    log.close()
+    log = open_log(tmp_path)
+    assert (contents(log), log.control.incomplete) == (blocks(1, 2), True)
+    log.persist(persist(new=blocks(3, 4, term=2)))
+    assert contents(log)[2:] == blocks(3, 4, term=2)
+
+
 @pytest.mark.parametrize("position", [1, 9, 26])
 def test_a_truncation_interrupted_anywhere_leaves_the_old_log_or_the_new(
     tmp_path: Path, position: int

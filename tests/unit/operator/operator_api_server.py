@@ -119,6 +119,7 @@ class ApiServer:
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Manifest) -> None:
         """See KubernetesApi."""
+        self._refuse("patch", kind)
         with self.writing("patch", kind, name):
             self.calls.add(("patch", kind))
             if kind == "PersistentVolumeClaim" and "spec" in patch and not self.volumes_grow:

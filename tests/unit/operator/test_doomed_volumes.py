@@ -48,3 +48,16 @@ async def test_a_herd_with_a_deleted_claim_shrinks_by_that_member() -> None:
     world.mark_deleted(CLAIMS[0])
     await world.changed(instances=2)
     assert world.voters() == {2, 3}
+
+
+async def test_where_no_member_more_can_come_one_without_a_claim_stays_until_its_pod_goes() -> None:
+    world = await running()
+    world.quota = 3
+    world.mark_deleted(CLAIMS[0])
+    for _ in range(20):
+        await world.reconcile()
+        world.tick()
+    assert world.voters() == {1, 2, 3} and world.works(1)
+    world.mark_deleted(("Pod", f"{NAME}-1"))
+    await world.settle()
+    assert world.voters() == {2, 3, 4}

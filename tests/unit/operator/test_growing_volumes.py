@@ -1,6 +1,7 @@
 """Larger volumes are asked for and told of; nobody waits for them."""
 
 from operator_world import NAME, condition, running
+from pgherd_operator.shell.kube.interface import ApiError
 
 
 async def test_volumes_grow_without_a_restart() -> None:
@@ -47,6 +48,19 @@ async def test_nothing_waits_for_volumes_that_cannot_grow() -> None:
     told = [event.message for event in world.events if event.reason == "VolumeGrowthRefused"]
     assert told == [found["message"]]
     world.volumes_grow = True
+    await world.settle()
+    assert condition(world, "VolumesSized")["status"] == "True"
+
+
+async def test_an_error_that_passes_is_told_of_as_a_refusal_until_the_next_look() -> None:
+    world = await running(storage={"size": "1Gi"})
+    world.change(storage={"size": "2Gi"})
+    world.refused = {"patch PersistentVolumeClaim": ApiError(503, "apiserver is shutting down")}
+    await world.reconcile()
+    found = condition(world, "VolumesSized")
+    assert (found["status"], found["reason"]) == ("False", "VolumeGrowthRefused")
+    assert "shutting down" in found["message"]
+    world.refused.clear()
     await world.settle()
     assert condition(world, "VolumesSized")["status"] == "True"
 
