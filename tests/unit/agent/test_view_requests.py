@@ -129,7 +129,7 @@ async def test_a_secondary_component_changes_nothing_and_says_who_is_missing(
         monkeypatch.setattr(views_module, "PATIENCE_S", 0.0)
         text = no_majority(leader.host)
         assert ", ".join(others) in text and "2 of 3 votes" in text
-        assert f"after GID {leader.host.commit_position}" in text and "--force" in text
+        assert f"after GID {leader.host.commit_position}" in text and "`pgherd split`" in text
 
 
 async def test_blocked_links_make_a_minority_secondary_and_heal(tmp_path: Path) -> None:
