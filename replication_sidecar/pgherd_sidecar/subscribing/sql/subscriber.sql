@@ -100,6 +100,10 @@ SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended('pgherd subsc
 -- name: wait_lock
 SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended('pgherd subscription ' || %(name)s, 0))
 
+-- No feeder takes it.
+-- name: lock_failover
+SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended('pgherd failover ' || %(name)s, 0)) AS locked
+
 -- name: begin
 INSERT INTO pgherd_subscriber.standing VALUES (%(name)s, %(cluster)s, %(generation)s, NULL, NULL, %(revision)s)
     ON CONFLICT DO NOTHING
