@@ -82,6 +82,24 @@ async def require_at_rest(session: Session, name: str) -> None:
         )
 
 
+async def require_no_move(session: Session, target: Subscription) -> None:
+    """Check that no set is on its way to a subscriber, which then takes no writes by other means.
+
+    Raises:
+        StoppedError: its set is.
+    """
+    move = await known(session, target.set)
+    if move is None or move.subscription != target.name or move.state == "moved":
+        return
+    command = f"pgherd switchover {target.set}"
+    ends = "" if move.state == "undoing" else f"`{command} --to {target.name} --yes` ends that, or "
+    raise StoppedError(
+        f"set {target.set} moves to the subscriber of {target.name}, and nothing was ended:"
+        f" {ends}`{command} --undo` has the herd take writes; then repeat this. --herd-only is for"
+        " a subscriber that is lost for good"
+    )
+
+
 class Switchover:
     """The steps of one move.
 
@@ -170,6 +188,7 @@ class Switchover:
             await self._require_unchanged(target)
             await self._require_no_parents(target)
             values = {"name": self._name, "subscription": target.name}
+            await herd.ask(self._session, "keep_subscription", **values)
             await herd.ask(self._session, "begin_move", **values)
             for row in await herd.ask(self._session, "relations", names=list(target.tables)):
                 await self._session.execute(

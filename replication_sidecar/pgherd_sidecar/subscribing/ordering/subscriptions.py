@@ -8,6 +8,7 @@ import psycopg
 
 from pgherd_sidecar.client.errors import HerdError
 from pgherd_sidecar.client.routes import SubscriptionRequest
+from pgherd_sidecar.subscribing.failover import switchover
 from pgherd_sidecar.subscribing.ordering.sets import Statements, named
 from pgherd_sidecar.subscribing.state import followed, herd, orders, subscriber
 from pgherd_sidecar.subscribing.state.connections import connect
@@ -164,6 +165,7 @@ async def end(
 
     Raises:
         HerdError: there is none of this name, or it feeds others.
+        StoppedError: its set is on its way to the subscriber.
         SubscriberError: the subscriber can't be reached, or says no. The herd has the subscription
             still, so that this may be repeated.
         psycopg.Error: the herd says no.
@@ -181,12 +183,17 @@ async def end(
     if herd_only:
         await herd.execute(session, rows)
         return None
+
+    async def check() -> None:
+        await switchover.require_no_move(session, known)
+
+    await check()  # also if the subscriber is not reached: then --herd-only is no way out
     try:
         there = subscriber.Subscriber(await connect(known.dsn), known, cluster)
     except psycopg.OperationalError as error:
         if known.provider is None:
             raise _unreached(error) from error
-        await herd.execute(session, rows)
+        await herd.execute(session, rows, check)
         return known.provider
     try:
         try:
@@ -200,11 +207,12 @@ async def end(
             # Its feeders leave, and it can be ended again until the subscriber has let go.
             handing, last = rows[:-1], rows[-1:]
             values = {"name": name, "generation": known.generation, "dsn": known.dsn}
-            await herd.execute(session, [*handing, ("stop", values | {"reason": _ENDS})])
+            stop = ("stop", values | {"reason": _ENDS})
+            await herd.execute(session, [*handing, stop], check)
             await _leave(there, "the subscription is stopped, and has not ended", patience_s)
             await herd.execute(session, last)
         else:
-            await herd.execute(session, rows)
+            await herd.execute(session, rows, check)
             so_far = f"it has ended in the herd, and {known.provider} is told of it"
             await _leave(there, so_far, patience_s)
     finally:
