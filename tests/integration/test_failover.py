@@ -85,10 +85,13 @@ def test_the_most_advanced_takes_writes_and_the_other_is_brought_level(
     query(a.dsn(user="app"), f"INSERT INTO {name}.t VALUES (2000)")
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         query(b.dsn(user="app"), f"INSERT INTO {name}.t VALUES (2000)")
-    # The herd is there after all, and orders them to be fed; nobody writes there.
+    # The herd is there after all. Orders to feed them are refused, and nobody writes there.
     mine, level = rows(a.dsn(), f"{name}.t"), rows(b.dsn(), f"{name}.t")
     for hop in "ab":
-        must(herd, "subscribe", name, "--name", f"{name}_{hop}", "--provider", "herd")
+        by = ("--name", f"{name}_{hop}", "--provider", "herd")
+        error = error_of(herd.top("subscribe", name, *by))
+        assert "has shut this herd out" in error and "`pgherd unsubscribe`" in error
+        assert ("takes writes" in error) == (hop == "a")
     for number in (3000, 3001, 3002):
         query(herd.app_dsn("n2"), f"INSERT INTO {name}.t VALUES ({number})")
         caught_up(herd, c, f"{name}_c")

@@ -12,7 +12,7 @@ from pgherd_sidecar.subscribing.failover import switchover
 from pgherd_sidecar.subscribing.ordering.sets import Statements, named
 from pgherd_sidecar.subscribing.state import followed, herd, orders, subscriber
 from pgherd_sidecar.subscribing.state.connections import connect
-from pgherd_sidecar.subscribing.state.herd import HERD, Subscription, TableSet
+from pgherd_sidecar.subscribing.state.herd import FENCED, HERD, Subscription, TableSet
 from pgherd_sidecar.subscribing.state.holdings import SCHEMA
 from pgherd_sidecar.tables.sessions import Session, is_transient, message_of
 
@@ -118,6 +118,8 @@ async def order(session: Session, wanted: SubscriptionRequest) -> Subscription |
         await there.session.close()
         if standing is not None and standing["cluster"] != await herd.cluster(session):
             raise HerdError(subscriber.of_another_herd(one.name))
+        if standing is not None and standing["revision"] >= FENCED:
+            raise HerdError(subscriber.why_fenced(one.name, standing["revision"]))
         if there.is_herd:
             await _require_herd(session, one, known)
     values = {

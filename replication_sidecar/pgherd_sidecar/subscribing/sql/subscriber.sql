@@ -125,7 +125,7 @@ SELECT s.revision FROM pgherd_subscriber.standing s WHERE s.subscription = %(nam
 UPDATE pgherd_subscriber.standing SET generation = %(generation)s WHERE subscription = %(name)s
 
 -- name: standing
-SELECT s.cluster, s.generation, s.gid, s.as_of, pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - s.as_of) AS age_s
+SELECT s.cluster, s.generation, s.gid, s.revision, s.as_of, pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - s.as_of) AS age_s
   FROM pgherd_subscriber.standing s WHERE s.subscription = %(name)s
 
 -- What is here, whose ever it is, and whether somebody has the lock of those that feed.

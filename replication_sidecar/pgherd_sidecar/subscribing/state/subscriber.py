@@ -34,6 +34,7 @@ class _Standing(msgspec.Struct, frozen=True):
     cluster: str
     generation: int
     gid: int | None
+    revision: int
 
 
 class Subscriber:
@@ -168,9 +169,13 @@ class Subscriber:
 
         Raises:
             MovedOnError: somebody does.
+            StoppedError: nobody feeds it, because of a fence.
         """
-        if await self.revision() != self._subscription.revision:
-            raise MovedOnError("it is fed by a later order")
+        revision = await self.revision()
+        if revision == FENCED and self._subscription.revision < FENCED:
+            raise StoppedError(why_fenced(self._subscription.name, FENCED))
+        if revision != self._subscription.revision:
+            raise MovedOnError("it is fed by a later order, or takes writes itself")
 
     async def revision(self) -> int | None:
         """Of the order by which it is fed; None if it is not fed."""
@@ -414,7 +419,23 @@ def of_another_herd(name: str) -> str:
     """Why a subscriber is not fed: herds do not share the names of their subscriptions there."""
     return (
         f"that database follows a subscription {name} of another herd: give this one another"
-        " --name, or end the other one with `pgherd unsubscribe` in that herd"
+        " --name, or end the other one with `pgherd unsubscribe` in that herd if it is there still"
+    )
+
+
+def why_fenced(name: str, revision: int) -> str:
+    """Why a subscriber that a failover or a switchover has shut off is not fed by its herd.
+
+    Args:
+        name: of the subscription.
+        revision: that the subscriber names: ``FENCED`` or a later one.
+    """
+    takes = ", and it takes writes" if revision > FENCED else ""
+    return (
+        f"a failover or a switchover has shut this herd out of the subscriber of {name}{takes}. If"
+        " the herd is to feed it again, and replace all of its rows, end the subscription with"
+        f" `pgherd unsubscribe` (if there is none, DROP SCHEMA {SCHEMA} CASCADE there), and order"
+        " it again"
     )
 
 
