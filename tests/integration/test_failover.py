@@ -92,6 +92,8 @@ def test_the_most_advanced_takes_writes_and_the_other_is_brought_level(
         error = error_of(herd.top("subscribe", name, *by))
         assert "has shut this herd out" in error and "`pgherd unsubscribe`" in error
         assert ("takes writes" in error) == (hop == "a")
+        error = error_of(herd.top("switchover", name, "--to", f"{name}_{hop}", "--yes"))
+        assert "has shut this herd out" in error
     for number in (3000, 3001, 3002):
         query(herd.app_dsn("n2"), f"INSERT INTO {name}.t VALUES ({number})")
         caught_up(herd, c, f"{name}_c")

@@ -32,7 +32,7 @@ from psycopg import sql
 from pgherd_sidecar.subscribing.state import followed, herd, subscriber
 from pgherd_sidecar.subscribing.state.connections import connect
 from pgherd_sidecar.subscribing.state.errors import StoppedError
-from pgherd_sidecar.subscribing.state.herd import TAKEN_OVER, Subscription
+from pgherd_sidecar.subscribing.state.herd import FENCED, TAKEN_OVER, Subscription
 from pgherd_sidecar.tables.sessions import Session, message_of
 
 _LOOK_S = 0.1
@@ -152,8 +152,20 @@ class Switchover:
         if one.stopped is not None and (move is None or move.state != "moved"):
             raise StoppedError(f"subscription {target} is stopped ({one.stopped}): mend that first")
         if move is None:
+            await self._require_fed(one)
             await self._require_no_parents(one)
         return one
+
+    async def _require_fed(self, target: Subscription) -> None:
+        """Check that no failover has opened or fenced it: what the herd has beyond would be lost.
+
+        Raises:
+            StoppedError: one has.
+        """
+        there, standing = await subscriber.look(target.dsn, target)
+        await there.session.close()
+        if standing is not None and standing["revision"] >= FENCED:
+            raise StoppedError(subscriber.why_fenced(target.name, standing["revision"]))
 
     async def _require_no_parents(self, target: Subscription) -> None:
         """Check that nobody writes to these tables by the name of another one, past their lock.
