@@ -28,6 +28,7 @@ from .localherd import (
     pids_in,
     put,
     query,
+    refuses_to,
     settle,
 )
 from .plainpostgres import PlainPostgres, forget_set
@@ -938,6 +939,22 @@ async def test_another_herd_does_not_take_a_subscription_of_the_same_name(
         assert "of another herd" in error and "--name" in error
     finally:
         await first.close()
+
+
+@pytest.mark.long
+def test_one_that_follows_another_herd_by_now_is_not_said_to_have_ended(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    """A part of a herd that goes on alone has another id, and the subscriptions of the whole."""
+    put(herd, herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+    follow(herd, subscriber, name)
+    query(subscriber.dsn(), "UPDATE pgherd_subscriber.standing SET cluster = 'the whole'")
+    error = error_of(herd.top("unsubscribe", name))
+    assert "of another herd" in error and "--herd-only" in error and "DROP SCHEMA" in error
+    # Feeders stop it, as they find the same.
+    assert "is to end" not in state(herd, name)["reason"]
+    must(herd, "unsubscribe", name, "--herd-only")
+    assert refuses_to(subscriber.dsn(user="app"), f"INSERT INTO {name}.t VALUES (1)")
 
 
 @pytest.mark.long

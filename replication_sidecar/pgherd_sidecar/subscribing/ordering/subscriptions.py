@@ -200,11 +200,19 @@ async def end(
     try:
         try:
             await there.require_ready()
+            is_own = await there.is_own()
         except psycopg.Error as error:
             raise SubscriberError(
                 f"the subscriber says: {message_of(error)}; nothing was ended: repeat it later, or"
                 " end it in the herd only with --herd-only"
             ) from error
+        if not is_own:
+            raise SubscriberError(
+                f"that database follows a subscription {name} of another herd, which may be the one"
+                " that this one was a part of; nothing was ended, and --herd-only ends it here. If"
+                f" that herd is gone for good, DROP SCHEMA {SCHEMA} CASCADE there has all that it"
+                " follows take writes"
+            )
         if known.provider is None:
             # Its feeders leave, and it can be ended again until the subscriber has let go.
             handing, last = rows[:-1], rows[-1:]

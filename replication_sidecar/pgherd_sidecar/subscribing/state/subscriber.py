@@ -356,8 +356,12 @@ class Subscriber:
         if found["herd"]:
             await self._rows("strong")
 
+    async def is_own(self) -> bool:
+        """Does no other herd have a subscription of this name there?"""
+        return await self._is_own(await self._look())
+
     async def leave(self) -> None:
-        """Remove what is ours; tables and their rows stay."""
+        """Remove what is ours, if there is something; tables and their rows stay."""
         found = await self._look()
         if not found["ready"] or not await self._is_own(found):
             return
