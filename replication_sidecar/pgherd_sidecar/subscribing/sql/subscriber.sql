@@ -8,6 +8,11 @@ SELECT current_setting('server_version_num')::int AS version, pg_is_in_recovery(
        EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolsuper AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')) AS superuser,
        to_regclass('pgherd_subscriber.turn') IS NOT NULL AND to_regclass('pgherd_subscriber.beat') IS NOT NULL AS turned
 
+-- Of two who make a schema, or what is in it, the second waits for the first one's end, and then finds it. CREATE fails
+-- where it is made at the same time, and so does IF NOT EXISTS.
+-- name: lock_schema
+SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('pgherd schema ' || %(schema)s, 0))
+
 -- name: make_schema
 CREATE SCHEMA pgherd_subscriber
 

@@ -13,7 +13,12 @@ from typing import Any
 import msgspec
 import psycopg
 
-from pgherd_sidecar.subscribing.state.connections import ask_subscriber, connect, subscriber_query
+from pgherd_sidecar.subscribing.state.connections import (
+    ask_subscriber,
+    connect,
+    lock_schema,
+    subscriber_query,
+)
 from pgherd_sidecar.subscribing.state.errors import MovedOnError, StoppedError
 from pgherd_sidecar.subscribing.state.herd import FENCED, Subscription, TableSelection
 from pgherd_sidecar.subscribing.state.holdings import SCHEMA, Holdings, ShownTable, damaged
@@ -142,6 +147,7 @@ class Subscriber:
 
     async def _make(self) -> None:
         """Make what a subscriber has, as far as it is missing."""
+        await lock_schema(self.session, SCHEMA)
         found = await self._look()
         parts = [] if found["made"] else ["make_schema"]
         if not found["ready"]:
