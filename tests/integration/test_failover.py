@@ -3,6 +3,7 @@
 The herd of these tests lives on and tries to feed them, as one does that is only cut off.
 """
 
+import asyncio
 import random
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from patience import wait_until
 
 from .cascades import forwarding, schema_to_follow, three_servers
-from .localherd import LocalHerd, error_of, put, query, settle
+from .localherd import LocalHerd, error_of, put, query, refuses_to, settle
 from .plainpostgres import PlainPostgres
 from .test_subscriptions import caught_up, gid_of, must, rows, state
 
@@ -84,10 +85,15 @@ def test_the_most_advanced_takes_writes_and_the_other_is_brought_level(
     query(a.dsn(user="app"), f"INSERT INTO {name}.t VALUES (2000)")
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         query(b.dsn(user="app"), f"INSERT INTO {name}.t VALUES (2000)")
-    # The herd is there after all, and orders them to be fed; nobody writes there.
+    # The herd is there after all. Orders to feed them are refused, and nobody writes there.
     mine, level = rows(a.dsn(), f"{name}.t"), rows(b.dsn(), f"{name}.t")
     for hop in "ab":
-        must(herd, "subscribe", name, "--name", f"{name}_{hop}", "--provider", "herd")
+        by = ("--name", f"{name}_{hop}", "--provider", "herd")
+        error = error_of(herd.top("subscribe", name, *by))
+        assert "has shut this herd out" in error and "`pgherd unsubscribe`" in error
+        assert ("takes writes" in error) == (hop == "a")
+        error = error_of(herd.top("switchover", name, "--to", f"{name}_{hop}", "--yes"))
+        assert "has shut this herd out" in error
     for number in (3000, 3001, 3002):
         query(herd.app_dsn("n2"), f"INSERT INTO {name}.t VALUES ({number})")
         caught_up(herd, c, f"{name}_c")
@@ -128,6 +134,33 @@ def test_a_failover_that_is_killed_again_and_again_is_gone_on_with(
     query(a.dsn(user="app"), f"INSERT INTO {name}.t VALUES (2000)")
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         query(b.dsn(user="app"), f"INSERT INTO {name}.t VALUES (2000)")
+
+
+@pytest.mark.long
+async def test_a_second_one_at_once_is_refused(
+    herd: LocalHerd, servers: list[PlainPostgres], name: str, work_directory: Path
+) -> None:
+    """It would find both level, and by its name the one that the first has not chosen."""
+    a, b, _ = servers
+    _, places = cut_off(herd, servers, name, work_directory, "--forward")
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND application_name = 'pgherd subscription'"
+    )
+    with psycopg.connect(a.dsn()) as in_the_way:
+        in_the_way.execute(f"LOCK TABLE {name}.t IN SHARE MODE".encode())
+        # So its guard stays there until the second failover has begun.
+        first = asyncio.create_task(asyncio.to_thread(take_over, herd, *places, "--yes"))
+        await asyncio.to_thread(
+            wait_until, lambda: query(a.dsn(), waits) == [(1,)], hopeless=first.done
+        )
+        assert gid_of(a, f"{name}_a") == gid_of(b, f"{name}_b")
+        second = await asyncio.to_thread(herd.without_directory, "failover", *places, "--yes")
+    assert f"{name}_a takes writes" in await first
+    assert not refuses_to(a.dsn(user="app"), f"INSERT INTO {name}.t VALUES (2000)")
+    assert refuses_to(b.dsn(user="app"), f"INSERT INTO {name}.t VALUES (2000)")
+    assert "another failover is running" in error_of(second)
+    assert f"{name}_a takes writes" in take_over(herd, *places, "--yes")
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 """Plain servers that follow a set of tables: what they show is always the set at some GID."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -14,10 +15,12 @@ from typing import Any
 import psycopg
 import pytest
 from patience import wait_until
-from pgherd_sidecar.subscribing.state.connections import connect
+from pgherd_sidecar.subscribing.state.connections import connect, require_schema
 from pgherd_sidecar.subscribing.state.errors import StoppedError
+from pgherd_sidecar.subscribing.state.forwardlog import ForwardLog
 from pgherd_sidecar.subscribing.state.herd import Subscription
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
+from pgherd_sidecar.tables.sessions import Session
 
 from .localherd import (
     LocalHerd,
@@ -28,6 +31,7 @@ from .localherd import (
     pids_in,
     put,
     query,
+    refuses_to,
     settle,
 )
 from .plainpostgres import PlainPostgres, forget_set
@@ -938,6 +942,66 @@ async def test_another_herd_does_not_take_a_subscription_of_the_same_name(
         assert "of another herd" in error and "--name" in error
     finally:
         await first.close()
+
+
+@pytest.mark.long
+def test_one_that_follows_another_herd_by_now_is_not_said_to_have_ended(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    """A part of a herd that goes on alone has another id, and the subscriptions of the whole."""
+    put(herd, herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+    follow(herd, subscriber, name)
+    query(subscriber.dsn(), "UPDATE pgherd_subscriber.standing SET cluster = 'the whole'")
+    error = error_of(herd.top("unsubscribe", name))
+    assert "of another herd" in error and "--herd-only" in error and "DROP SCHEMA" in error
+    # Feeders stop it, as they find the same.
+    assert "is to end" not in state(herd, name)["reason"]
+    must(herd, "unsubscribe", name, "--herd-only")
+    assert refuses_to(subscriber.dsn(user="app"), f"INSERT INTO {name}.t VALUES (1)")
+
+
+@pytest.mark.parametrize("what", ["standing", "schema", "log"])
+async def test_two_that_begin_at_once_in_one_database_both_do(
+    subscriber: PlainPostgres, name: str, what: str
+) -> None:
+    """The second one was stopped, as both had made the same schema."""
+    dsn = subscriber.dsn(user="app")
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND application_name = 'pgherd subscription'"
+    )
+
+    async def make(session: Session, one: str) -> None:
+        order = Subscription(one, name, dsn, 1, 1, 1.0, None, None, (), revision=1)
+        if what == "standing":
+            await Subscriber(session, order).attach("herd")
+        elif what == "schema":
+            await require_schema(session, f"{name}_made")
+        else:
+            await ForwardLog(session, one).make()
+
+    async def begin() -> None:
+        async with sessions[1].transaction():
+            await make(sessions[1], "second")
+
+    sessions = [await connect(dsn), await connect(dsn)]
+    try:
+        if what == "log":
+            order = Subscription("first", name, dsn, 1, 1, 1.0, None, None, (), revision=1)
+            await Subscriber(sessions[0], order).attach("herd")
+        async with sessions[0].transaction():
+            await make(sessions[0], "first")
+            beginning = asyncio.create_task(begin())
+            await asyncio.to_thread(
+                wait_until,
+                lambda: query(subscriber.dsn(), waits) == [(1,)],
+                hopeless=beginning.done,
+            )
+        await beginning
+    finally:
+        for session in sessions:
+            await session.close()
+        drop_schemas(subscriber.dsn(), "pgherd_subscriber", f"{name}_made")
 
 
 @pytest.mark.long

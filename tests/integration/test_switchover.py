@@ -149,7 +149,7 @@ async def test_a_set_moves_under_load_and_nothing_is_lost(
     undone = error_of(herd.top("switchover", name, "--undo"))
     assert "nothing to undo" in undone
     assert "has moved" in error_of(herd.top("set", "add", name, "--tables", f"{name}.apart"))
-    must(herd, "subscribe", name)  # nobody feeds it all the same
+    assert "takes writes" in error_of(herd.top("subscribe", name))  # nobody is to feed it
     query(there, f"INSERT INTO {name}.t VALUES (5)  ON CONFLICT (id) DO UPDATE SET v = 'mine'")
     put(herd, herd.app_dsn("n1"), f"INSERT INTO {name}.apart VALUES (1)")
     await asyncio.sleep(5)
@@ -253,6 +253,40 @@ async def test_one_that_comes_back_after_it_was_undone_releases_nothing(
         await asyncio.to_thread(must, herd, "switchover", name, "--undo")
         with pytest.raises(Exception, match="the order changed"):
             await move.release(one, gid)
+    is_as_before(herd, subscriber, name)
+
+
+@pytest.mark.long
+async def test_one_that_is_under_way_is_not_ended_beside(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    """The subscriber would take writes, and so would the herd after --undo."""
+    async with moving(herd, name) as (move, one):
+        await move.lock(one)
+    ended = await asyncio.to_thread(herd.top, "unsubscribe", name)
+    assert refuses(subscriber.dsn(user="app"), name)
+    error = error_of(ended)
+    assert f"`pgherd switchover {name} --to {name} --yes`" in error and "--undo" in error
+    assert state(herd, name)["state"] == "following"
+    await asyncio.to_thread(must, herd, "switchover", name, "--undo")
+    is_as_before(herd, subscriber, name)
+    must(herd, "unsubscribe", name)
+    assert not refuses(subscriber.dsn(user="app"), name)
+
+
+@pytest.mark.long
+async def test_an_end_that_was_ordered_at_the_same_time_conflicts_with_the_lock(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    stops = f"UPDATE pgherd_subscriptions.subscription SET stopped = 'ends' WHERE name = '{name}'"
+    async with moving(herd, name) as (move, one):
+        with psycopg.connect(herd.dsn("n1")) as beside:  # its snapshot is from before the move
+            beside.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            beside.execute("SELECT FROM pgherd_subscriptions.subscription")
+            await move.lock(one)
+            with pytest.raises(psycopg.errors.SerializationFailure):
+                beside.execute(stops.encode())
+    await asyncio.to_thread(must, herd, "switchover", name, "--undo")
     is_as_before(herd, subscriber, name)
 
 

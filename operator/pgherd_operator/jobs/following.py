@@ -52,6 +52,8 @@ _IN_RESOURCES = (
     (": `pgherd unsubscribe`", ": delete these Subscriptions, too"),
     ("repeat `pgherd unsubscribe`", "the operator tries again"),
     (", and --herd-only ends the subscription", ""),
+    (", and --herd-only ends it here", ", and the operator ends it here after a minute"),
+    ("end the subscription with `pgherd unsubscribe`", "delete the Subscription"),
     ("repeat it later, or end it in the herd only with --herd-only", "the operator tries again"),
     (" with `pgherd unsubscribe` in that herd", " in that herd"),
     ("`pgherd subscriptions`", "`kubectl get subscriptions`"),

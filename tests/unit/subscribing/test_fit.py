@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+import msgspec
 import pytest
-from pgherd_sidecar.subscribing.state.errors import StoppedError
-from pgherd_sidecar.subscribing.state.herd import Subscription
+from pgherd_sidecar.subscribing.state.errors import MovedOnError, StoppedError
+from pgherd_sidecar.subscribing.state.herd import FENCED, TAKEN_OVER, Subscription
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber, require_fit
 from pgherd_sidecar.tables.sessions import Session
 
@@ -67,3 +68,37 @@ async def test_a_superuser_runs_nothing_that_others_have_made_in_a_herd(
         await getattr(one, act)(*(["herd"] if act == "attach" else []))
     ours = [text for text in session.executed if "pg_try_advisory_lock" not in text]
     assert len(ours) == 1 and "server_version_num" in ours[0]
+
+
+class _Fenced(_Session):
+    """A plain server whose subscription has a revision of no order."""
+
+    def __init__(self, revision: int) -> None:
+        super().__init__(locks=True)
+        self._revision = revision
+
+    async def execute(self, statement: str, _: object = None) -> "_Session":
+        """See psycopg."""
+        is_look = "server_version_num" in statement
+        self._rows = [_PLAIN | {"ready": True} if is_look else {"revision": self._revision}]
+        return self
+
+
+@pytest.mark.parametrize(
+    ("revision", "error", "why"),
+    [
+        (FENCED, StoppedError, "shut this herd out"),
+        (TAKEN_OVER, MovedOnError, "takes writes"),  # a switchover says so by itself
+        (2, MovedOnError, "later order"),
+    ],
+)
+async def test_a_feeder_before_a_fence_stops_and_says_why(
+    revision: int, error: type[Exception], why: str
+) -> None:
+    """It waited for ever, as before an order that is only later."""
+    ordered = Subscription("s", "s", "host=x", 1, 1, 1.0, None, None, ("a.t",), revision=1)
+    one = Subscriber(cast("Session", _Fenced(revision)), ordered)
+    with pytest.raises(error, match=why):
+        await one.require_order()
+    failover = msgspec.structs.replace(ordered, revision=revision)
+    await Subscriber(cast("Session", _Fenced(revision)), failover).require_order()

@@ -40,6 +40,11 @@ def test_those_of_other_sets_are_refused() -> None:
         chosen([one("a", 5), msgspec.structs.replace(one("b", 7), selections=part)])
 
 
+def test_one_that_is_named_twice_is_refused() -> None:
+    with pytest.raises(StoppedError, match="named twice"):
+        chosen([one("a", 5), one("a", 5)])
+
+
 def test_a_log_must_reach_back_and_far_enough() -> None:
     first = one("a", 7, 5)
     assert first.feeds(one("b", 5)) and first.feeds(one("b", 7))

@@ -126,7 +126,9 @@ def failover(places: "Sequence[tuple[str, str]]", yes: bool) -> None:
     except errors.StoppedError as error:
         raise HerdError(str(error)) from error
     except TimeoutError as error:
-        raise HerdError("a feeder of the herd does not leave: repeat the command") from error
+        raise HerdError(
+            "a feeder of the herd, or another failover, does not leave: repeat the command"
+        ) from error
     except psycopg.Error as error:
         raise HerdError(
             f"{sessions.message_of(error)}: leave out what can't be reached; it needs a copy then"

@@ -116,6 +116,8 @@ async def take_over(dsn: str, found: Sequence[Followed]) -> list[Survivor]:
                 f"subscription {one.name} is not taken over: {message_of(error)}"
             ) from error
         except TimeoutError as error:
-            raise StoppedError("a feeder of the herd does not leave: repeat the command") from error
+            raise StoppedError(
+                "a feeder of the herd, or another failover, does not leave: repeat the command"
+            ) from error
         taken.append(first)
     return taken

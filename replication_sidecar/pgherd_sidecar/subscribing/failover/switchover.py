@@ -32,7 +32,7 @@ from psycopg import sql
 from pgherd_sidecar.subscribing.state import followed, herd, subscriber
 from pgherd_sidecar.subscribing.state.connections import connect
 from pgherd_sidecar.subscribing.state.errors import StoppedError
-from pgherd_sidecar.subscribing.state.herd import TAKEN_OVER, Subscription
+from pgherd_sidecar.subscribing.state.herd import FENCED, TAKEN_OVER, Subscription
 from pgherd_sidecar.tables.sessions import Session, message_of
 
 _LOOK_S = 0.1
@@ -80,6 +80,24 @@ async def require_at_rest(session: Session, name: str) -> None:
             f"set {name} {what} to the subscriber of {move.subscription}: `pgherd switchover"
             f" {name} --undo`, as long as that one takes no writes"
         )
+
+
+async def require_no_move(session: Session, target: Subscription) -> None:
+    """Check that no set is on its way to a subscriber, which then takes no writes by other means.
+
+    Raises:
+        StoppedError: its set is.
+    """
+    move = await known(session, target.set)
+    if move is None or move.subscription != target.name or move.state == "moved":
+        return
+    command = f"pgherd switchover {target.set}"
+    ends = "" if move.state == "undoing" else f"`{command} --to {target.name} --yes` ends that, or "
+    raise StoppedError(
+        f"set {target.set} moves to the subscriber of {target.name}, and nothing was ended:"
+        f" {ends}`{command} --undo` has the herd take writes; then repeat this. --herd-only is for"
+        " a subscriber that is lost for good"
+    )
 
 
 class Switchover:
@@ -134,8 +152,20 @@ class Switchover:
         if one.stopped is not None and (move is None or move.state != "moved"):
             raise StoppedError(f"subscription {target} is stopped ({one.stopped}): mend that first")
         if move is None:
+            await self._require_fed(one)
             await self._require_no_parents(one)
         return one
+
+    async def _require_fed(self, target: Subscription) -> None:
+        """Check that no failover has opened or fenced it: what the herd has beyond would be lost.
+
+        Raises:
+            StoppedError: one has.
+        """
+        there, standing = await subscriber.look(target.dsn, target)
+        await there.session.close()
+        if standing is not None and standing["revision"] >= FENCED:
+            raise StoppedError(subscriber.why_fenced(target.name, standing["revision"]))
 
     async def _require_no_parents(self, target: Subscription) -> None:
         """Check that nobody writes to these tables by the name of another one, past their lock.
@@ -170,6 +200,7 @@ class Switchover:
             await self._require_unchanged(target)
             await self._require_no_parents(target)
             values = {"name": self._name, "subscription": target.name}
+            await herd.ask(self._session, "keep_subscription", **values)
             await herd.ask(self._session, "begin_move", **values)
             for row in await herd.ask(self._session, "relations", names=list(target.tables)):
                 await self._session.execute(

@@ -7,6 +7,7 @@ so that a failover is possible; what it does is its administrator's ``FAILOVER``
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import msgspec
 import psycopg
@@ -15,7 +16,7 @@ from pgherd_sidecar.client.stream.changes import ChangesError
 from pgherd_sidecar.subscribing.feeding import Feeding
 from pgherd_sidecar.subscribing.sources import ForwarderSource
 from pgherd_sidecar.subscribing.state import subscriber
-from pgherd_sidecar.subscribing.state.connections import connect
+from pgherd_sidecar.subscribing.state.connections import ask_subscriber, connect
 from pgherd_sidecar.subscribing.state.errors import MemberError, MovedOnError, StoppedError
 from pgherd_sidecar.subscribing.state.forwardlog import ForwardLog
 from pgherd_sidecar.subscribing.state.herd import (
@@ -103,8 +104,10 @@ def chosen(found: Sequence[Survivor]) -> Survivor:
     """The one that has taken over, or else the most advanced one, which lets most others follow.
 
     Raises:
-        StoppedError: they are of several sets or herds, or two have taken over.
+        StoppedError: they are of several sets or herds, or two have taken over or have one name.
     """
+    if len({one.name for one in found}) < len(found):
+        raise StoppedError("one of them is named twice: name each subscription once")
     if sum(one.has_taken_over for one in found) > 1:
         raise StoppedError("two of them have taken over: name the one that is to go on")
     if len({(one.cluster, one.tables, one.selections) for one in found}) > 1:
@@ -126,39 +129,77 @@ async def take_over(found: Sequence[Survivor]) -> tuple[Survivor, list[Survivor]
     What it holds of the set stays, with its log, so those that were out of reach can be brought
     level by another call. So does its fence: a herd that comes back would copy its own rows there.
 
+    All are held from the look until one takes writes. Else a second failover might find two that
+    the first one has brought level, and have the other one of these take writes.
+
     Args:
         found: all that are to go on.
 
     Raises:
-        StoppedError, psycopg.Error: one of them can't be fenced; nothing takes writes then.
-        TimeoutError: a feeder of the herd does not leave the first one; likewise.
+        StoppedError, psycopg.Error: one of them can't be fenced or held; nothing takes writes then.
+        TimeoutError: a feeder of the herd does not leave one of them; likewise.
     """
-    for one in found:
-        await _fence(one)
-    known = [await look(one.name, one.dsn) for one in found]
-    first = chosen(known)
-    others = [await _level(one, first) for one in known if one.name != first.name]
-    if not first.has_taken_over:
-        await _release(first)
+    async with AsyncExitStack() as stack:
+        sessions, held = {}, {}
+        for one in sorted(found, key=lambda one: one.name):  # of two failovers one gets all
+            sessions[one.name] = await connect(one.dsn)
+            stack.push_async_callback(sessions[one.name].close)
+            await _exclude_others(one.name, sessions[one.name])
+        for one in found:
+            held[one.name] = await _fence(one, sessions[one.name])
+            stack.push_async_callback(held[one.name].close)
+        for there in held.values():
+            await _lock(there)
+        known = [await look(one.name, one.dsn) for one in found]
+        first = chosen(known)
+        others = [
+            await _level(one, first, held[one.name]) for one in known if one.name != first.name
+        ]
+        if not first.has_taken_over:
+            lost = {one.name for one in others if one.fault}
+            try:
+                for there in (there for name, there in held.items() if name not in lost):
+                    await there.persist(_nothing)
+                await _release(first, held[first.name])
+            except MovedOnError as error:
+                raise StoppedError("another failover was quicker: repeat the command") from error
     return first, others
 
 
-async def _release(first: Survivor) -> None:
-    session = await connect(first.dsn)
-    there = subscriber.Subscriber(session, _order(first), first.cluster)
+async def _exclude_others(name: str, session: Session) -> None:
+    """Keep other failovers away from a subscriber, as long as the session lasts.
 
-    taken = subscriber.Subscriber(session, _order(first, TAKEN_OVER), first.cluster)
+    At a herd it does so at one member. The turn, which is taken later, does so at all of them.
+    """
+    (row,) = await ask_subscriber(session, "lock_failover", name=name)
+    if not row["locked"]:
+        raise StoppedError(
+            f"another failover is running at the subscriber of {name}: wait for its end, and"
+            " repeat the command"
+        )
+
+
+async def _fence(one: Survivor, session: Session) -> subscriber.Subscriber:
+    """From now on no feeder of the herd writes there: its order is older."""
+    there = subscriber.Subscriber(session, _order(one), one.cluster)
+    await there.persist(there.claim)
+    # Its generation may have been another one before that.
+    return subscriber.Subscriber(session, _order(await look(one.name, one.dsn)), one.cluster)
+
+
+async def _nothing() -> None:
+    """A transaction without work commits where the turn is ours still."""
+
+
+async def _release(first: Survivor, there: subscriber.Subscriber) -> None:
+    taken = subscriber.Subscriber(there.session, _order(first, TAKEN_OVER), first.cluster)
 
     async def work() -> None:
         await there.placing.unguard()
         await taken.claim()
 
-    try:
-        await _lock(there)
-        await there.load()
-        await there.persist(work)
-    finally:
-        await there.close()
+    await there.load()
+    await there.persist(work)
 
 
 async def _lock(there: subscriber.Subscriber) -> None:
@@ -168,17 +209,7 @@ async def _lock(there: subscriber.Subscriber) -> None:
             await asyncio.sleep(_LOOK_S)
 
 
-async def _fence(one: Survivor) -> None:
-    """From now on no feeder of the herd writes there: its order is older."""
-    session = await connect(one.dsn)
-    try:
-        there = subscriber.Subscriber(session, _order(one), one.cluster)
-        await there.persist(there.claim)
-    finally:
-        await session.close()
-
-
-async def _level(one: Survivor, first: Survivor) -> Survivor:
+async def _level(one: Survivor, first: Survivor, there: subscriber.Subscriber) -> Survivor:
     """Bring one to the GID of the first, from that one's log."""
     if one.gid == first.gid:
         return one
@@ -188,11 +219,7 @@ async def _level(one: Survivor, first: Survivor) -> Survivor:
     try:
         provider = await connect(first.dsn)
         try:
-            there = subscriber.Subscriber(await connect(one.dsn), _order(one), one.cluster)
-            try:
-                await _feed(one, first, there, provider)
-            finally:
-                await there.close()
+            await _feed(one, first, there, provider)
         finally:
             await provider.close()
         return await look(one.name, one.dsn)
@@ -203,7 +230,6 @@ async def _level(one: Survivor, first: Survivor) -> Survivor:
 async def _feed(
     one: Survivor, first: Survivor, there: subscriber.Subscriber, provider: Session
 ) -> None:
-    await _lock(there)
     await there.attach(one.cluster)
     source = ForwarderSource(provider, first.name)
     order = msgspec.structs.replace(_order(one), sequences=tuple(await source.sequences()))

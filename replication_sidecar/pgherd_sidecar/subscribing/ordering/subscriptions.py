@@ -8,10 +8,11 @@ import psycopg
 
 from pgherd_sidecar.client.errors import HerdError
 from pgherd_sidecar.client.routes import SubscriptionRequest
+from pgherd_sidecar.subscribing.failover import switchover
 from pgherd_sidecar.subscribing.ordering.sets import Statements, named
 from pgherd_sidecar.subscribing.state import followed, herd, orders, subscriber
 from pgherd_sidecar.subscribing.state.connections import connect
-from pgherd_sidecar.subscribing.state.herd import HERD, Subscription, TableSet
+from pgherd_sidecar.subscribing.state.herd import FENCED, HERD, Subscription, TableSet
 from pgherd_sidecar.subscribing.state.holdings import SCHEMA
 from pgherd_sidecar.tables.sessions import Session, is_transient, message_of
 
@@ -117,6 +118,8 @@ async def order(session: Session, wanted: SubscriptionRequest) -> Subscription |
         await there.session.close()
         if standing is not None and standing["cluster"] != await herd.cluster(session):
             raise HerdError(subscriber.of_another_herd(one.name))
+        if standing is not None and standing["revision"] >= FENCED:
+            raise HerdError(subscriber.why_fenced(one.name, standing["revision"]))
         if there.is_herd:
             await _require_herd(session, one, known)
     values = {
@@ -164,6 +167,7 @@ async def end(
 
     Raises:
         HerdError: there is none of this name, or it feeds others.
+        StoppedError: its set is on its way to the subscriber.
         SubscriberError: the subscriber can't be reached, or says no. The herd has the subscription
             still, so that this may be repeated.
         psycopg.Error: the herd says no.
@@ -181,30 +185,44 @@ async def end(
     if herd_only:
         await herd.execute(session, rows)
         return None
+
+    async def check() -> None:
+        await switchover.require_no_move(session, known)
+
+    await check()  # also if the subscriber is not reached: then --herd-only is no way out
     try:
         there = subscriber.Subscriber(await connect(known.dsn), known, cluster)
     except psycopg.OperationalError as error:
         if known.provider is None:
             raise _unreached(error) from error
-        await herd.execute(session, rows)
+        await herd.execute(session, rows, check)
         return known.provider
     try:
         try:
             await there.require_ready()
+            is_own = await there.is_own()
         except psycopg.Error as error:
             raise SubscriberError(
                 f"the subscriber says: {message_of(error)}; nothing was ended: repeat it later, or"
                 " end it in the herd only with --herd-only"
             ) from error
+        if not is_own:
+            raise SubscriberError(
+                f"that database follows a subscription {name} of another herd, which may be the one"
+                " that this one was a part of; nothing was ended, and --herd-only ends it here. If"
+                f" that herd is gone for good, DROP SCHEMA {SCHEMA} CASCADE there has all that it"
+                " follows take writes"
+            )
         if known.provider is None:
             # Its feeders leave, and it can be ended again until the subscriber has let go.
             handing, last = rows[:-1], rows[-1:]
             values = {"name": name, "generation": known.generation, "dsn": known.dsn}
-            await herd.execute(session, [*handing, ("stop", values | {"reason": _ENDS})])
+            stop = ("stop", values | {"reason": _ENDS})
+            await herd.execute(session, [*handing, stop], check)
             await _leave(there, "the subscription is stopped, and has not ended", patience_s)
             await herd.execute(session, last)
         else:
-            await herd.execute(session, rows)
+            await herd.execute(session, rows, check)
             so_far = f"it has ended in the herd, and {known.provider} is told of it"
             await _leave(there, so_far, patience_s)
     finally:

@@ -93,6 +93,10 @@ SELECT m.set, m.subscription, m.state FROM pgherd_subscriptions.move m WHERE m.s
 -- name: begin_move
 INSERT INTO pgherd_subscriptions.move VALUES (%(name)s, %(subscription)s, 'moving')
 
+-- An order that ends the subscription writes this row, too: one of the two transactions loses, and looks again.
+-- name: keep_subscription
+UPDATE pgherd_subscriptions.subscription SET stopped = stopped WHERE name = %(subscription)s
+
 -- name: undo_move
 UPDATE pgherd_subscriptions.move SET state = 'undoing' WHERE set = %(name)s AND state = 'moving'
 

@@ -8,6 +8,11 @@ SELECT current_setting('server_version_num')::int AS version, pg_is_in_recovery(
        EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolsuper AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER')) AS superuser,
        to_regclass('pgherd_subscriber.turn') IS NOT NULL AND to_regclass('pgherd_subscriber.beat') IS NOT NULL AS turned
 
+-- Of two who make a schema, or what is in it, the second waits for the first one's end, and then finds it. CREATE fails
+-- where it is made at the same time, and so does IF NOT EXISTS.
+-- name: lock_schema
+SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('pgherd schema ' || %(schema)s, 0))
+
 -- name: make_schema
 CREATE SCHEMA pgherd_subscriber
 
@@ -100,6 +105,10 @@ SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended('pgherd subsc
 -- name: wait_lock
 SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended('pgherd subscription ' || %(name)s, 0))
 
+-- No feeder takes it.
+-- name: lock_failover
+SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended('pgherd failover ' || %(name)s, 0)) AS locked
+
 -- name: begin
 INSERT INTO pgherd_subscriber.standing VALUES (%(name)s, %(cluster)s, %(generation)s, NULL, NULL, %(revision)s)
     ON CONFLICT DO NOTHING
@@ -121,7 +130,7 @@ SELECT s.revision FROM pgherd_subscriber.standing s WHERE s.subscription = %(nam
 UPDATE pgherd_subscriber.standing SET generation = %(generation)s WHERE subscription = %(name)s
 
 -- name: standing
-SELECT s.cluster, s.generation, s.gid, s.as_of, pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - s.as_of) AS age_s
+SELECT s.cluster, s.generation, s.gid, s.revision, s.as_of, pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - s.as_of) AS age_s
   FROM pgherd_subscriber.standing s WHERE s.subscription = %(name)s
 
 -- What is here, whose ever it is, and whether somebody has the lock of those that feed.

@@ -39,13 +39,25 @@ async def ask_subscriber(session: Session, name: str, /, **values: Any) -> list[
     return await cursor.fetchall() if cursor.description else []
 
 
+async def lock_schema(session: Session, name: str) -> None:
+    """Have others that make this schema, or what is in it, wait for the caller's transaction."""
+    await ask_subscriber(session, "lock_schema", schema=name)
+
+
 async def require_schema(session: Session, name: str) -> None:
-    """Have a schema there, for what is about to be made in it."""
+    """Have a schema there, for what the caller's transaction is about to make in it."""
+    if await _has_schema(session, name):
+        return
+    await lock_schema(session, name)
+    if not await _has_schema(session, name):
+        await session.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
+
+
+async def _has_schema(session: Session, name: str) -> bool:
     cursor = await session.execute(
         "SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname = %s", (name,)
     )
-    if await cursor.fetchone() is None:
-        await session.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
+    return await cursor.fetchone() is not None
 
 
 async def connect(dsn: str, *, beside: Session | None = None) -> Session:

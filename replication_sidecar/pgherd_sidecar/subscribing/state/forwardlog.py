@@ -17,8 +17,10 @@ import msgspec
 
 from pgherd_sidecar.client.stream.changes import LoggedChange
 from pgherd_sidecar.queries import statements
+from pgherd_sidecar.subscribing.state.connections import lock_schema
 from pgherd_sidecar.subscribing.state.errors import StoppedError
 from pgherd_sidecar.subscribing.state.herd import HerdSequence, HerdTable
+from pgherd_sidecar.subscribing.state.holdings import SCHEMA
 from pgherd_sidecar.tables.sessions import Session
 
 _ROW_BYTES = 1 << 20
@@ -134,6 +136,7 @@ class ForwardLog:
     async def make(self) -> None:
         """Make the tables, as far as they are missing, within the caller's transaction."""
         if not (await rows_of(self._session, "is_made"))[0]["found"]:
+            await lock_schema(self._session, SCHEMA)
             for part in _PARTS:
                 await self._session.execute(forwarding_query(part))
 

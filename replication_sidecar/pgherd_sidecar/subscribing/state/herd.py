@@ -1,6 +1,6 @@
 """Sets and subscriptions, as the herd keeps them: ordinary rows, so all members have the same."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, LiteralString
 
 import msgspec
@@ -288,8 +288,16 @@ def _require_fit(found: HerdTable, selection: TableSelection, key_columns: int) 
     )
 
 
-async def execute(session: Session, work: Sequence[tuple[str, dict[str, Any]]]) -> int:
+async def execute(
+    session: Session,
+    work: Sequence[tuple[str, dict[str, Any]]],
+    check: Callable[[], Awaitable[None]] | None = None,
+) -> int:
     """Execute statements of ``sql/herd.sql`` in one transaction, again after a lost conflict.
+
+    Args:
+        work: names of statements, and their values.
+        check: is done first in that transaction, each time; what it raises ends the work.
 
     Returns:
         The number of rows that the last one concerned.
@@ -303,6 +311,8 @@ async def execute(session: Session, work: Sequence[tuple[str, dict[str, Any]]]) 
         try:
             async with session.transaction():
                 await session.execute(herd_query("not_logged"))
+                if check is not None:
+                    await check()
                 for name, values in work:
                     count = (await session.execute(herd_query(name), values)).rowcount
         except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):

@@ -65,7 +65,8 @@ class Placing:
         for row in await self._rows("others", **self._mine, tables=list(tables), fenced=FENCED):
             raise StoppedError(
                 f"table {row['tab']} follows subscription {row['subscription']} in that database:"
-                " unsubscribe one of the two"
+                f" unsubscribe one of the two, or DROP SCHEMA {SCHEMA} CASCADE there if no herd has"
+                " that one any more"
             )
 
     async def require_plain(self, tables: Iterable[str]) -> None:

@@ -13,7 +13,12 @@ from typing import Any
 import msgspec
 import psycopg
 
-from pgherd_sidecar.subscribing.state.connections import ask_subscriber, connect, subscriber_query
+from pgherd_sidecar.subscribing.state.connections import (
+    ask_subscriber,
+    connect,
+    lock_schema,
+    subscriber_query,
+)
 from pgherd_sidecar.subscribing.state.errors import MovedOnError, StoppedError
 from pgherd_sidecar.subscribing.state.herd import FENCED, Subscription, TableSelection
 from pgherd_sidecar.subscribing.state.holdings import SCHEMA, Holdings, ShownTable, damaged
@@ -34,6 +39,7 @@ class _Standing(msgspec.Struct, frozen=True):
     cluster: str
     generation: int
     gid: int | None
+    revision: int
 
 
 class Subscriber:
@@ -141,6 +147,7 @@ class Subscriber:
 
     async def _make(self) -> None:
         """Make what a subscriber has, as far as it is missing."""
+        await lock_schema(self.session, SCHEMA)
         found = await self._look()
         parts = [] if found["made"] else ["make_schema"]
         if not found["ready"]:
@@ -168,9 +175,13 @@ class Subscriber:
 
         Raises:
             MovedOnError: somebody does.
+            StoppedError: nobody feeds it, because of a fence.
         """
-        if await self.revision() != self._subscription.revision:
-            raise MovedOnError("it is fed by a later order")
+        revision = await self.revision()
+        if revision == FENCED and self._subscription.revision < FENCED:
+            raise StoppedError(why_fenced(self._subscription.name, FENCED))
+        if revision != self._subscription.revision:
+            raise MovedOnError("it is fed by a later order, or takes writes itself")
 
     async def revision(self) -> int | None:
         """Of the order by which it is fed; None if it is not fed."""
@@ -351,8 +362,12 @@ class Subscriber:
         if found["herd"]:
             await self._rows("strong")
 
+    async def is_own(self) -> bool:
+        """Does no other herd have a subscription of this name there?"""
+        return await self._is_own(await self._look())
+
     async def leave(self) -> None:
-        """Remove what is ours; tables and their rows stay."""
+        """Remove what is ours, if there is something; tables and their rows stay."""
         found = await self._look()
         if not found["ready"] or not await self._is_own(found):
             return
@@ -414,7 +429,23 @@ def of_another_herd(name: str) -> str:
     """Why a subscriber is not fed: herds do not share the names of their subscriptions there."""
     return (
         f"that database follows a subscription {name} of another herd: give this one another"
-        " --name, or end the other one with `pgherd unsubscribe` in that herd"
+        " --name, or end the other one with `pgherd unsubscribe` in that herd if it is there still"
+    )
+
+
+def why_fenced(name: str, revision: int) -> str:
+    """Why a subscriber that a failover or a switchover has shut off is not fed by its herd.
+
+    Args:
+        name: of the subscription.
+        revision: that the subscriber names: ``FENCED`` or a later one.
+    """
+    takes = ", and it takes writes" if revision > FENCED else ""
+    return (
+        f"a failover or a switchover has shut this herd out of the subscriber of {name}{takes}. If"
+        " the herd is to feed it again, and replace all of its rows, end the subscription with"
+        f" `pgherd unsubscribe` (if there is none, DROP SCHEMA {SCHEMA} CASCADE there), and order"
+        " it again"
     )
 
 
