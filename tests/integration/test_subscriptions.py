@@ -11,13 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from patience import wait_until
 from pgherd_sidecar.subscribing.state.connections import connect
 from pgherd_sidecar.subscribing.state.errors import StoppedError
-from pgherd_sidecar.subscribing.state.herd import Subscription
+from pgherd_sidecar.subscribing.state.herd import FENCED, HerdTable, Subscription
+from pgherd_sidecar.subscribing.state.holdings import ShownTable
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
+from pgherd_sidecar.tables.model import SourceTable
 
 from .localherd import (
     LocalHerd,
@@ -907,6 +910,41 @@ def test_what_cannot_be_is_said(herd: LocalHerd, subscriber: PlainPostgres, name
         herd.top("subscribe", name, "--to", subscriber.dsn(user="stranger"))
     )
     query(subscriber.dsn(), "DROP ROLE stranger")
+
+
+@pytest.mark.parametrize("end", ["leave", "take over", "succeed"])
+async def test_no_guard_is_left_of_what_has_another_name_or_was_not_shown(
+    subscriber: PlainPostgres, name: str, end: str
+) -> None:
+    """Another subscription keeps the function of all guards there."""
+    dsn, places = subscriber.dsn(user="app"), ("filled", "renamed")
+    query(dsn, f"CREATE SCHEMA {name}")
+    ordered = Subscription(name, name, dsn, 1, 1, 1.0, None, None, (), revision=1)
+    one = Subscriber(await connect(dsn), ordered)
+    follows = msgspec.structs.replace(ordered, name=f"{name}_2", tables=(f"{name}.renamed",))
+    other = Subscriber(await connect(dsn), follows)
+    try:
+        await one.attach("herd")
+        for place in places:
+            query(dsn, f"CREATE TABLE {name}.{place} (id int)")
+            table = SourceTable(1, f"{name}.{place}", name, place, 0, (), "full", ())
+            await one.placing.guard(table)
+        await one.placing.note_staged(table, 1, HerdTable(table, False, "", "", ()))
+        await one.placing.show(ShownTable(table, 1, 1), table, 1)
+        query(dsn, f"ALTER TABLE {name}.renamed RENAME TO kept")
+        if end == "succeed":
+            fenced = msgspec.structs.replace(ordered, revision=FENCED)
+            await Subscriber(one.session, fenced, "herd").claim()
+        await other.attach("another herd")
+        if end == "leave":
+            await one.leave()
+        elif end == "take over":
+            await one.placing.unguard()
+        for place in ("filled", "kept"):
+            query(dsn, f"INSERT INTO {name}.{place} VALUES (1)")
+    finally:
+        await one.close()
+        await other.close()
 
 
 @pytest.mark.long
