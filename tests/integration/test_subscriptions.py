@@ -658,6 +658,29 @@ def test_ddl_stops_it_before_its_gid_and_a_new_copy_goes_on(
         assert rows(subscriber.dsn(), table) == rows(dsn, table)
 
 
+def test_a_table_that_was_emptied_and_dropped_does_not_stop_a_set_with_partitions(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    dsn = herd.app_dsn("n1")
+    query(dsn, EVENT_AND_PART.format(name))
+    query(dsn, f"CREATE TABLE {name}.stage (id int); CREATE TABLE {name}.load (id int)")
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.part")
+    must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--wait")
+    waits = "relation = 'pgherd_subscriber.standing'::regclass AND NOT granted"
+    with psycopg.connect(subscriber.dsn()) as session:
+        session.execute("LOCK TABLE pgherd_subscriber.standing")
+        wait_until(lambda: query(subscriber.dsn(), f"SELECT FROM pg_locks WHERE {waits}"))
+        query(dsn, f"INSERT INTO {name}.stage VALUES (1)")
+        query(dsn, f"TRUNCATE {name}.stage")
+        query(dsn, f"DROP TABLE {name}.stage")
+        query(dsn, f"TRUNCATE {name}.load; DROP TABLE {name}.load")
+        put(herd, dsn, f"INSERT INTO {name}.part VALUES (3, 1, 'z')")
+    caught_up(herd, subscriber, name)
+    assert rows(subscriber.dsn(), f"{name}.part") == rows(dsn, f"{name}.part")
+    assert state(herd, name)["state"] == "following"
+
+
 def test_a_column_that_becomes_computed_is_computed_after_a_new_copy(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
