@@ -970,6 +970,40 @@ async def test_no_guard_is_left_of_what_has_another_name_or_was_not_shown(
         await other.close()
 
 
+async def test_who_takes_writes_goes_on_with_numbers_that_no_row_has(
+    subscriber: PlainPostgres, name: str
+) -> None:
+    """Also where the set has no sequences."""
+    dsn = subscriber.dsn(user="app")
+    query(
+        dsn,
+        f"CREATE SCHEMA {name}; CREATE TABLE {name}.up (id serial PRIMARY KEY, v int);"
+        f" CREATE TABLE {name}.down (id int GENERATED ALWAYS AS IDENTITY (INCREMENT -2), v int);"
+        f" CREATE TABLE {name}.ahead (id serial PRIMARY KEY, v int);"
+        f" CREATE TABLE {name}.none (id serial PRIMARY KEY, v int);"
+        f" INSERT INTO {name}.up VALUES (5), (7); INSERT INTO {name}.ahead VALUES (9);"
+        f" INSERT INTO {name}.down OVERRIDING SYSTEM VALUE VALUES (-6), (-9);"
+        f" SELECT setval('{name}.ahead_id_seq', 20)",
+    )
+    places = ("up", "down", "ahead", "none")
+    ordered = Subscription(name, name, dsn, 1, 1, 1.0, None, None, (), revision=1)
+    one = Subscriber(await connect(dsn), ordered)
+    try:
+        await one.attach("herd")
+        for place in places:
+            table = SourceTable(1, f"{name}.{place}", name, place, 0, (), "full", ())
+            await one.placing.note_staged(table, 1, HerdTable(table, False, "", "", ()))
+            await one.placing.show(ShownTable(table, 1, 1), table, 1)
+        await one.load()
+        await one.persist(one.placing.unguard)
+    finally:
+        await one.close()
+    given = [
+        query(dsn, f"INSERT INTO {name}.{place} (v) VALUES (1) RETURNING id") for place in places
+    ]
+    assert given == [[(8,)], [(-11,)], [(21,)], [(1,)]]
+
+
 @pytest.mark.long
 async def test_another_herd_does_not_take_a_subscription_of_the_same_name(
     herd: LocalHerd, subscriber: PlainPostgres, name: str

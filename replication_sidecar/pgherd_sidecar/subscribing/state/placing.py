@@ -26,6 +26,7 @@ from pgherd_sidecar.subscribing.state.holdings import (
     definition,
     has_columns,
 )
+from pgherd_sidecar.subscribing.state.numbering import Numbering
 from pgherd_sidecar.tables.copying import column_names
 from pgherd_sidecar.tables.model import KeyEquality, SourceTable
 from pgherd_sidecar.tables.rowsql import exchange
@@ -401,8 +402,9 @@ class Placing:
         await self._rows("let_stand", **self._mine, **values)
 
     async def unguard(self) -> None:
-        """Have its tables take writes; all else stays."""
+        """Have its tables take writes, with numbers that no row has; all else stays."""
         await self.drop_guards()
+        await Numbering(self._session).pass_rows(self._held.shown | self._held.old)
 
     async def _rows(self, name: str, /, **values: Any) -> list[dict[str, Any]]:
         return await ask_subscriber(self._session, name, **values)
