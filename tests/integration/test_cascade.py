@@ -275,6 +275,35 @@ def test_a_provider_whose_log_begins_too_late_is_told_and_another_one_goes_on(
     assert age(c, name) == before
 
 
+def test_a_follower_that_was_out_of_reach_when_it_ended_takes_writes_when_it_is_back(
+    herd: LocalHerd, servers: list[PlainPostgres], work_directory: Path, name: str
+) -> None:
+    """Its last order may not have reached it, and the process that hears of its end may be new."""
+    a, b = servers[:2]
+    by = ("--name", f"{name}_b", "--provider", f"{name}_a")
+    must(herd, "set", "create", name, "--tables", f"{name}.t")
+    words = ("--to", a.dsn(user="app"), "--forward", "--wait")
+    must(herd, "subscribe", name, "--name", f"{name}_a", *words)
+    with forwarding(work_directory, a.dsn(user="app")):
+        must(herd, "subscribe", name, *by, "--to", b.dsn(user="app"), "--wait")
+    held = f"SELECT state FROM pgherd_subscriber.orders WHERE name = '{name}_b'"
+    ordered = f"SELECT ordered->'revision' FROM pgherd_subscriber.orders WHERE name = '{name}_b'"
+    before = query(a.dsn(), ordered)
+    b.stop("immediate")
+    try:
+        must(herd, "subscribe", name, *by)
+        wait_until(lambda: query(a.dsn(), ordered) != before)  # a later order
+        must(herd, "unsubscribe", f"{name}_b")
+        wait_until(lambda: query(a.dsn(), held) in ([], [("ended",)]))
+        with forwarding(work_directory, a.dsn(user="app")) as (process,):
+            wait_until(lambda: f"{name}_b" in process.said or query(a.dsn(), held) == [])
+    finally:
+        b.start()
+    with forwarding(work_directory, a.dsn(user="app")):
+        wait_until(lambda: query(a.dsn(), held) == [])
+    query(b.dsn(user="app"), f"INSERT INTO {name}.t VALUES (1000)")
+
+
 def test_only_neighbours_reach_each_other(
     herd: LocalHerd, servers: list[PlainPostgres], work_directory: Path, name: str
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .herds import as_subscriber, caught_up
 from .localherd import (
@@ -120,6 +121,41 @@ def test_a_set_moves_to_another_herd_and_back(herd: LocalHerd, west: LocalHerd, 
         assert not refuses(node.app_dsn, name), node.name
     is_same(herd, west, name)
     assert "there is nothing to undo" in error_of(west.top("switchover", name, "--undo"))
+
+
+def test_numbers_go_on_behind_those_of_rows_after_each_move(
+    herd: LocalHerd, west: LocalHerd, name: str
+) -> None:
+    """No set can have the sequences, as herds follow none. Each member deals its own numbers."""
+    put(herd, herd.app_dsn("n1"), f"CREATE TABLE {name}.n (id serial PRIMARY KEY, at text)")
+    must(herd, "set", "add", name, "--tables", f"{name}.n")
+    number(herd, name, 5)
+    shown = f"SELECT FROM pgherd_subscriber.tables WHERE tab = '{name}.n' AND NOT staged"
+    wait_until(lambda: query(west.dsn("n1"), shown))
+    query(
+        west.app_dsn("n1"),
+        f"CREATE SEQUENCE {name}.n_id_seq OWNED BY {name}.n.id;"
+        f" ALTER TABLE {name}.n ALTER id SET DEFAULT nextval('{name}.n_id_seq')",
+    )
+    settle(west)
+    must(herd, "switchover", name, "--to", f"{name}_w", "--yes")
+    settle(west)
+    number(west, name, 20)
+    must(west, "set", "create", name, "--tables", f"{name}.*")
+    must(west, "subscribe", name, "--name", f"{name}_e", "--to", as_subscriber(herd), "--wait")
+    end(herd, f"{name}_w")
+    must(herd, "set", "drop", name)
+    must(west, "switchover", name, "--to", f"{name}_e", "--yes")
+    settle(herd)
+    number(herd, name, 5)
+
+
+def number(herd: LocalHerd, name: str, rows_each: int) -> None:
+    """Rows that the default gives numbers, through each member."""
+    for node in herd.nodes():
+        for _ in range(rows_each):
+            query(node.app_dsn, f"INSERT INTO {name}.n (at) VALUES ('{node.name}')")
+    settle(herd)
 
 
 @pytest.mark.long

@@ -12,14 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from patience import wait_until
 from pgherd_sidecar.subscribing.state.connections import connect, require_schema
 from pgherd_sidecar.subscribing.state.errors import StoppedError
 from pgherd_sidecar.subscribing.state.forwardlog import ForwardLog
-from pgherd_sidecar.subscribing.state.herd import Subscription
+from pgherd_sidecar.subscribing.state.herd import FENCED, HerdTable, Subscription
+from pgherd_sidecar.subscribing.state.holdings import ShownTable
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
+from pgherd_sidecar.tables.model import SourceTable
 from pgherd_sidecar.tables.sessions import Session
 
 from .localherd import (
@@ -659,6 +662,29 @@ def test_ddl_stops_it_before_its_gid_and_a_new_copy_goes_on(
         assert rows(subscriber.dsn(), table) == rows(dsn, table)
 
 
+def test_a_table_that_was_emptied_and_dropped_does_not_stop_a_set_with_partitions(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    dsn = herd.app_dsn("n1")
+    query(dsn, EVENT_AND_PART.format(name))
+    query(dsn, f"CREATE TABLE {name}.stage (id int); CREATE TABLE {name}.load (id int)")
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.part")
+    must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--wait")
+    waits = "relation = 'pgherd_subscriber.standing'::regclass AND NOT granted"
+    with psycopg.connect(subscriber.dsn()) as session:
+        session.execute("LOCK TABLE pgherd_subscriber.standing")
+        wait_until(lambda: query(subscriber.dsn(), f"SELECT FROM pg_locks WHERE {waits}"))
+        query(dsn, f"INSERT INTO {name}.stage VALUES (1)")
+        query(dsn, f"TRUNCATE {name}.stage")
+        query(dsn, f"DROP TABLE {name}.stage")
+        query(dsn, f"TRUNCATE {name}.load; DROP TABLE {name}.load")
+        put(herd, dsn, f"INSERT INTO {name}.part VALUES (3, 1, 'z')")
+    caught_up(herd, subscriber, name)
+    assert rows(subscriber.dsn(), f"{name}.part") == rows(dsn, f"{name}.part")
+    assert state(herd, name)["state"] == "following"
+
+
 def test_a_column_that_becomes_computed_is_computed_after_a_new_copy(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -911,6 +937,75 @@ def test_what_cannot_be_is_said(herd: LocalHerd, subscriber: PlainPostgres, name
         herd.top("subscribe", name, "--to", subscriber.dsn(user="stranger"))
     )
     query(subscriber.dsn(), "DROP ROLE stranger")
+
+
+@pytest.mark.parametrize("end", ["leave", "take over", "succeed"])
+async def test_no_guard_is_left_of_what_has_another_name_or_was_not_shown(
+    subscriber: PlainPostgres, name: str, end: str
+) -> None:
+    """Another subscription keeps the function of all guards there."""
+    dsn, places = subscriber.dsn(user="app"), ("filled", "renamed")
+    query(dsn, f"CREATE SCHEMA {name}")
+    ordered = Subscription(name, name, dsn, 1, 1, 1.0, None, None, (), revision=1)
+    one = Subscriber(await connect(dsn), ordered)
+    follows = msgspec.structs.replace(ordered, name=f"{name}_2", tables=(f"{name}.renamed",))
+    other = Subscriber(await connect(dsn), follows)
+    try:
+        await one.attach("herd")
+        for place in places:
+            query(dsn, f"CREATE TABLE {name}.{place} (id int)")
+            table = SourceTable(1, f"{name}.{place}", name, place, 0, (), "full", ())
+            await one.placing.guard(table)
+        await one.placing.note_staged(table, 1, HerdTable(table, False, "", "", ()))
+        await one.placing.show(ShownTable(table, 1, 1), table, 1)
+        query(dsn, f"ALTER TABLE {name}.renamed RENAME TO kept")
+        if end == "succeed":
+            fenced = msgspec.structs.replace(ordered, revision=FENCED)
+            await Subscriber(one.session, fenced, "herd").claim()
+        await other.attach("another herd")
+        if end == "leave":
+            await one.leave()
+        elif end == "take over":
+            await one.placing.unguard()
+        for place in ("filled", "kept"):
+            query(dsn, f"INSERT INTO {name}.{place} VALUES (1)")
+    finally:
+        await one.close()
+        await other.close()
+
+
+async def test_who_takes_writes_goes_on_with_numbers_that_no_row_has(
+    subscriber: PlainPostgres, name: str
+) -> None:
+    """Also where the set has no sequences."""
+    dsn = subscriber.dsn(user="app")
+    query(
+        dsn,
+        f"CREATE SCHEMA {name}; CREATE TABLE {name}.up (id serial PRIMARY KEY, v int);"
+        f" CREATE TABLE {name}.down (id int GENERATED ALWAYS AS IDENTITY (INCREMENT -2), v int);"
+        f" CREATE TABLE {name}.ahead (id serial PRIMARY KEY, v int);"
+        f" CREATE TABLE {name}.none (id serial PRIMARY KEY, v int);"
+        f" INSERT INTO {name}.up VALUES (5), (7); INSERT INTO {name}.ahead VALUES (9);"
+        f" INSERT INTO {name}.down OVERRIDING SYSTEM VALUE VALUES (-6), (-9);"
+        f" SELECT setval('{name}.ahead_id_seq', 20)",
+    )
+    places = ("up", "down", "ahead", "none")
+    ordered = Subscription(name, name, dsn, 1, 1, 1.0, None, None, (), revision=1)
+    one = Subscriber(await connect(dsn), ordered)
+    try:
+        await one.attach("herd")
+        for place in places:
+            table = SourceTable(1, f"{name}.{place}", name, place, 0, (), "full", ())
+            await one.placing.note_staged(table, 1, HerdTable(table, False, "", "", ()))
+            await one.placing.show(ShownTable(table, 1, 1), table, 1)
+        await one.load()
+        await one.persist(one.placing.unguard)
+    finally:
+        await one.close()
+    given = [
+        query(dsn, f"INSERT INTO {name}.{place} (v) VALUES (1) RETURNING id") for place in places
+    ]
+    assert given == [[(8,)], [(-11,)], [(21,)], [(1,)]]
 
 
 @pytest.mark.long

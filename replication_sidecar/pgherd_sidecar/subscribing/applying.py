@@ -25,6 +25,7 @@ from pgherd_sidecar.subscribing.state.steps import (
 )
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
 from pgherd_sidecar.tables.folding import Step
+from pgherd_sidecar.tables.model import SourceTable
 from pgherd_sidecar.tables.pending import Held, PendingTransactions, deletions
 from pgherd_sidecar.tables.rowsql import Writer
 
@@ -123,10 +124,8 @@ class Applying:
                         self._sequences.count(change, batch.numbers)
                     if batch.kept is not None and change.gid > shown:
                         batch.kept.append(change)
-            elif self._source.is_judged:
-                continue
-            elif change.op == "truncate" and any(part.parts for part in batch.places.values()):
-                await self._require_no_partition(change.table, change.gid)
+            elif change.op == "truncate":
+                await self._require_no_partition(change, batch)
             if batch.pending.is_full:
                 await self._write_part(batch)
 
@@ -145,21 +144,22 @@ class Applying:
             return
         what, sure = found
         # Who drops a partition drops rows, and the log does not say of which table.
-        parts = any(one.parts for one in batch.places.values())
+        parts = bool(_partitioned(change, batch))
         if sure or parts:
             raise AlteredError(change.gid, what, wider, change)
         now = await self._source.describe(tables)
         if not now.keys() >= tables.keys():
             raise AlteredError(change.gid, what)
 
-    async def _require_no_partition(self, name: str, gid: int) -> None:
+    async def _require_no_partition(self, change: LoggedChange, batch: ChangeBatch) -> None:
         """Look at a table that was emptied and is none of ours.
 
         Raises:
             AlteredError: it is a partition, perhaps of one of ours.
         """
-        if name not in await self._source.describe([name]):
-            raise AlteredError(gid, f"TRUNCATE {name}, a partition")
+        tables = _partitioned(change, batch)
+        if tables and await self._source.may_be_partition(change, tables):
+            raise AlteredError(change.gid, f"TRUNCATE {change.table}, a partition")
 
     async def _write_part(self, batch: ChangeBatch) -> None:
         """Write what waits while the end of its last transaction may not be known.
@@ -237,6 +237,13 @@ class Applying:
         await self._subscriber.advance(gid, as_of)
         await self._subscriber.session.execute("COMMIT")
         self._subscriber.gid = gid
+
+
+def _partitioned(change: LoggedChange, batch: ChangeBatch) -> dict[str, SourceTable]:
+    """The tables with partitions of which a change is not in the copy already."""
+    return {
+        name: one.table for name, one in batch.places.items() if one.parts and change.gid > one.gid
+    }
 
 
 def _taken(batch: ChangeBatch) -> tuple[list[Step], list[LoggedChange]]:

@@ -8,7 +8,7 @@ at any moment, and several may run for one subscriber.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import psycopg
@@ -20,17 +20,18 @@ from pgherd_sidecar.subscribing.feeding import Feeding
 from pgherd_sidecar.subscribing.sources import ForwarderSource
 from pgherd_sidecar.subscribing.state import subscriber
 from pgherd_sidecar.subscribing.state.connections import connect
-from pgherd_sidecar.subscribing.state.errors import MovedOnError, StoppedError
+from pgherd_sidecar.subscribing.state.errors import MemberError, MovedOnError, StoppedError
 from pgherd_sidecar.subscribing.state.forwardlog import rows_of
 from pgherd_sidecar.subscribing.state.herd import Subscription
 from pgherd_sidecar.subscribing.state.orders import HeldOrder, Report, held
-from pgherd_sidecar.tables.sessions import Session, is_transient, message_of
+from pgherd_sidecar.tables.sessions import Session, in_one_line, is_transient, message_of
 
 _log = structlog.get_logger()
 _LOOK_S = 1.0
 _TURN_S = 2.0
 _AGAIN_S = 2.0
 _PATIENCE_S = 30.0
+_SELDOM_S = 60.0
 
 
 class _Desk:
@@ -53,13 +54,25 @@ class _Desk:
         if not (await rows_of(session, "is_made"))[0]["found"]:
             self.orders = []
             return []
-        # In this order: who leaves the provider takes both away, and that is no end of a follower.
         self.orders = await held(session)
         return [row["subscription"] for row in await rows_of(session, "forwarders")]
 
     def known(self, name: str) -> list[Subscription]:
         """All subscriptions of the set of one."""
-        return [one.ordered for one in self.orders if one.subscription == name]
+        return [one.ordered for one in self.live if one.subscription == name]
+
+    @property
+    def live(self) -> list[HeldOrder]:
+        """Those that have not ended."""
+        return [one for one in self.orders if not one.is_ended]
+
+    async def forget(self, one: HeldOrder) -> None:
+        """Forget an order that has ended; if that can't be done now, its end is told again."""
+        if self._session is None:
+            return
+        values = {"follower": one.ordered.name, "revision": one.ordered.revision}
+        with contextlib.suppress(psycopg.Error):
+            await rows_of(self._session, "forget_ended", name=one.subscription, **values)
 
     async def tell(self, name: str, report: Report) -> None:
         """Write how a follower is; if that can't be done now it is written later."""
@@ -193,7 +206,7 @@ class Forwarder:
         self._dsn = dsn
         self._desk = _Desk()
         self._caring: dict[tuple[str, str], tuple[Subscription, _Follower, asyncio.Task[None]]] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._ending: dict[tuple[str, str], tuple[HeldOrder, asyncio.Task[None]]] = {}
 
     async def run(self) -> None:
         """Work until it is cancelled.
@@ -214,7 +227,8 @@ class Forwarder:
                     _log.warning("forward.waits", error=message_of(error))
                 await asyncio.sleep(_AGAIN_S)
         finally:
-            await end_all([*(task for _, _, task in self._caring.values()), *self._leaving])
+            caring = [task for _, _, task in self._caring.values()]
+            await end_all([*caring, *(task for _, task in self._ending.values())])
 
     async def _work(self) -> None:
         session = await connect(self._dsn)
@@ -230,10 +244,9 @@ class Forwarder:
     async def _adjust(self, names: Sequence[str]) -> None:
         wanted = {
             (one.subscription, one.ordered.name): one.ordered
-            for one in self._desk.orders
+            for one in self._desk.live
             if one.ordered.provider == one.subscription
         }
-        there = {(one.subscription, one.ordered.name) for one in self._desk.orders}
         for (name, other), (before, care, task) in list(self._caring.items()):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 _log.error("subscription.failed", subscription=other, exc_info=error)
@@ -243,28 +256,62 @@ class Forwarder:
             if wanted.get((name, other)) is None or not wanted[name, other].is_as(before):
                 await end_all([task])
                 del self._caring[name, other]
-                # A subscription that only has another provider is among the orders still.
-                if (name, other) not in there and name in names:
-                    self._say_farewell(before)
+        await self._end({
+            (one.subscription, one.ordered.name): one
+            for one in self._desk.orders
+            if one.is_ended and one.subscription in names
+        })  # fmt: skip
         for (name, other), one in wanted.items():
             if (name, other) not in self._caring and name in names:
                 care = _Follower(self._dsn, name, one, self._desk)
                 self._caring[name, other] = one, care, asyncio.create_task(care.run())
 
-    def _say_farewell(self, one: Subscription) -> None:
-        task = asyncio.create_task(_farewell(one))
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+    async def _end(self, ended: Mapping[tuple[str, str], HeldOrder]) -> None:
+        """Tell followers that they have ended, until each has heard it."""
+        for key, (before, task) in list(self._ending.items()):
+            now = ended.get(key)
+            is_same = now is not None and now.ordered.revision == before.ordered.revision
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                _log.error("subscription.failed", subscription=key[1], exc_info=error)
+            if task.done() or not is_same:
+                await end_all([task])
+                del self._ending[key]
+        for key, one in ended.items():
+            if key not in self._ending:
+                self._ending[key] = one, asyncio.create_task(self._say_farewell(one))
+
+    async def _say_farewell(self, one: HeldOrder) -> None:
+        pause_s, complaint = _AGAIN_S, ""
+        while (error := await _farewell(self._dsn, one)) is not None:
+            if error != complaint:
+                complaint = error
+                _log.warning("subscription.waits", subscription=one.ordered.name, error=error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _SELDOM_S)
+        await self._desk.forget(one)
 
 
-async def _farewell(one: Subscription) -> None:
-    """The subscription has ended: give the subscriber its tables back, if it can be reached."""
-    with contextlib.suppress(psycopg.Error, StoppedError, MovedOnError, TimeoutError):
-        async with asyncio.timeout(_PATIENCE_S):
-            there = subscriber.Subscriber(await connect(one.dsn), one)
-            try:
-                await there.require_order()
-                await there.leave()
-                _log.info("subscription.ended", subscription=one.name)
-            finally:
-                await there.close()
+async def _farewell(dsn: str, one: HeldOrder) -> str | None:
+    """A subscription has ended: have its subscriber take writes; return why that has to wait.
+
+    It may have been out of reach when the last orders came, so it need not know of this one.
+    """
+    try:
+        async with asyncio.timeout(_PATIENCE_S), contextlib.AsyncExitStack() as stack:
+            provider = await connect(dsn)
+            stack.push_async_callback(provider.close)
+            cluster = await ForwarderSource(provider, one.subscription).cluster()
+            session = await connect(one.ordered.dsn)
+            there = subscriber.Subscriber(session, one.ordered, cluster)
+            stack.push_async_callback(there.close)
+            await there.claim()
+            await there.require_order()
+            await there.leave()
+            _log.info("subscription.ended", subscription=one.ordered.name)
+    except MovedOnError:  # it has left already, or somebody else feeds it
+        return None
+    except TimeoutError:
+        return "it does not answer, or somebody feeds it still"
+    except (psycopg.Error, StoppedError, MemberError, OSError) as error:
+        return in_one_line(error)
+    return None

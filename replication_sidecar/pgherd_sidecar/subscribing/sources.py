@@ -4,10 +4,11 @@ Both give whole transactions in the order of their GIDs, and tables as they were
 """
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from psycopg import sql
@@ -26,7 +27,7 @@ from pgherd_sidecar.subscribing.state.herd import (
     TableSelection,
 )
 from pgherd_sidecar.subscribing.state.holdings import ShownTable
-from pgherd_sidecar.subscribing.state.steps import FIRST_OF_USERS
+from pgherd_sidecar.subscribing.state.steps import FIRST_OF_USERS, suspicion
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
 from pgherd_sidecar.tables.model import SourceTable
 from pgherd_sidecar.tables.sessions import Session
@@ -39,18 +40,16 @@ _EXTENSIONS = 100
 _PROVIDER = "the provider's server"
 
 Places = Mapping[str, ShownTable]
+SourceTables = Mapping[str, SourceTable]
 
 
 class Source(Protocol):
     """One of them.
 
     Attributes:
-        is_judged: of commands it hands out those only that a subscriber can follow.
         seen_s: when the herd had nothing newer than what the last portion tells of, in seconds
             since 1970; None if that is not known.
     """
-
-    is_judged: ClassVar[bool]
 
     @property
     def seen_s(self) -> float | None:
@@ -78,6 +77,9 @@ class Source(Protocol):
     async def describe(self, names: Iterable[str]) -> dict[str, HerdTable]:
         """The tables that there are of these names, as they are now."""
 
+    async def may_be_partition(self, emptied: LoggedChange, tables: SourceTables) -> bool:
+        """Was a table that is not followed perhaps a partition of these when it was emptied?"""
+
     async def sequences(self) -> dict[str, HerdSequence]:
         """All sequences that can be followed, by name."""
 
@@ -100,8 +102,6 @@ class MemberSource:
         session: at its server, which evaluates row filters; nobody else uses it. None if all tables
             are followed as a whole.
     """
-
-    is_judged: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -160,6 +160,28 @@ class MemberSource:
         async with self._member.session() as session:
             with of_member():
                 return await herd.describe(session, names, self._selections)
+
+    async def may_be_partition(self, emptied: LoggedChange, tables: SourceTables) -> bool:
+        """See ``Source``.
+
+        The catalog tells of tables that are there. The command that has ended another one tells
+        its name, and those of the tables above a partition.
+        """
+        name = emptied.table or ""
+        if name in await self.describe([name]):
+            return False
+        through = await self._log.visible()
+        async with aclosing(self._log.between(emptied.gid - 1, through)) as portions:
+            async for changes in portions:
+                for one in changes:
+                    is_later = (one.gid, one.number) > (emptied.gid, emptied.number)
+                    if one.command is None or not is_later:
+                        continue
+                    if (found := suspicion(one.command, tables)) is not None and found[1]:
+                        return True
+                    if name in json.loads(one.command).get("gone", ()):
+                        return False
+        return True
 
     async def sequences(self) -> dict[str, HerdSequence]:
         """See ``Source``."""
@@ -232,8 +254,6 @@ class ForwarderSource:
         session: at it; nobody else uses it.
         name: of its subscription.
     """
-
-    is_judged: ClassVar[bool] = True
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
@@ -376,6 +396,10 @@ class ForwarderSource:
         with of_member(_PROVIDER):
             found = await rows_of(self._session, "describe", name=self._name, names=list(names))
         return {one.table.name: one for one in map(_described, found)}
+
+    async def may_be_partition(self, emptied: LoggedChange, tables: SourceTables) -> bool:
+        """See ``Source``: its provider has judged, and keeps no such change."""
+        return False
 
     async def sequences(self) -> dict[str, HerdSequence]:
         """See ``Source``."""

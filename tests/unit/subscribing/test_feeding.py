@@ -1,15 +1,24 @@
-"""What a feeder notes before the GID moves."""
+"""What a feeder notes before the GID moves, and what it judges of tables that are not followed."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, cast
 
 import pytest
+from pgherd_sidecar.client.stream.changelog import ChangeLog
+from pgherd_sidecar.client.stream.changes import LoggedChange
+from pgherd_sidecar.subscribing.applying import Applying
+from pgherd_sidecar.subscribing.copying import Provider
 from pgherd_sidecar.subscribing.feeding import Feeding
-from pgherd_sidecar.subscribing.sources import Source
+from pgherd_sidecar.subscribing.sequences import FollowedSequences
+from pgherd_sidecar.subscribing.sources import MemberSource, Source
 from pgherd_sidecar.subscribing.state.errors import MemberError
-from pgherd_sidecar.subscribing.state.herd import Subscription
+from pgherd_sidecar.subscribing.state.herd import HerdTable, Subscription
+from pgherd_sidecar.subscribing.state.holdings import ShownTable
 from pgherd_sidecar.subscribing.state.orders import Relay
+from pgherd_sidecar.subscribing.state.steps import AlteredError
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
+from pgherd_sidecar.tables.model import SourceTable
 
 
 class There:
@@ -57,3 +66,93 @@ async def test_what_is_followed_no_more_is_copied_anew_if_it_is_wanted_again() -
         await feeding._copy(set(order.tables))
     assert there.shown.keys() == {"s.follows"}
     assert there._stand == {"s.leaves", "s.altered"}
+
+
+ORDER = Subscription("o", "o", "", 1, 1, 1, None, None, ("s.part",))
+PART = SourceTable(1, "s.part", "s", "part", 0, (), "full", ())
+
+
+def emptied(gid: int) -> LoggedChange:
+    return LoggedChange(gid, 2, 1, 9, "s.stage", "truncate", None, None)
+
+
+def command(gid: int, number: int, **said: object) -> LoggedChange:
+    text = json.dumps({"sql": "DROP TABLE ...", "rels": [], **said})
+    return LoggedChange(gid, number, 1, 9, None, "command", None, None, text)
+
+
+class Log:
+    """It holds some commands."""
+
+    def __init__(self, *commands: LoggedChange) -> None:
+        self._commands = commands
+
+    async def visible(self) -> int:
+        return 99
+
+    async def between(self, after: int, through: int) -> AsyncGenerator[list[LoggedChange], None]:
+        assert through == 99
+        yield [one for one in self._commands if one.gid > after]
+
+
+class Member(MemberSource):
+    """Its catalog has these tables."""
+
+    def __init__(self, log: Log, *there: str) -> None:
+        super().__init__(cast("Provider", None), cast("ChangeLog", log), ORDER)
+        self._there = there
+
+    async def describe(self, names: Iterable[str]) -> dict[str, HerdTable]:
+        return {name: cast("HerdTable", None) for name in names if name in self._there}
+
+
+@pytest.mark.parametrize(
+    ("source", "stops"),
+    [
+        pytest.param(Member(Log(), "s.stage"), False, id="it is there"),
+        pytest.param(Member(Log()), True, id="it is a partition"),
+        pytest.param(Member(Log(command(8, 0, gone=["s.stage"]))), False, id="dropped"),
+        pytest.param(Member(Log(command(7, 3, gone=["s.stage"]))), False, id="dropped at once"),
+        pytest.param(Member(Log(command(7, 1, gone=["s.stage"]))), True, id="dropped before"),
+        pytest.param(
+            Member(Log(command(8, 0, gone=["s.part", "s.stage"]))), True, id="a dropped partition"
+        ),
+        pytest.param(
+            Member(
+                Log(
+                    command(8, 0, sql="ALTER TABLE s.part DETACH ...", rels=["s.part", "s.stage"]),
+                    command(9, 0, gone=["s.stage"]),
+                )
+            ),
+            True,
+            id="detached and dropped",
+        ),
+    ],
+)
+async def test_a_partition_that_is_emptied_stops_it_and_a_table_that_was_dropped_since_does_not(
+    source: MemberSource, stops: bool
+) -> None:
+    applying = Applying(
+        source,
+        cast("Subscriber", There()),
+        FollowedSequences(source, cast("Any", None), ORDER),
+        None,
+    )
+    batch = applying.batch({"s.part": ShownTable(PART, 5, 1, parts=True)}, keeps=False)
+    if stops:
+        with pytest.raises(AlteredError, match=r"s\.stage, a partition"):
+            await applying.take([emptied(7)], batch)
+    else:
+        await applying.take([emptied(7)], batch)
+
+
+async def test_what_came_before_the_copy_of_a_table_with_partitions_stops_nothing() -> None:
+    source = Member(Log())
+    applying = Applying(
+        source,
+        cast("Subscriber", There()),
+        FollowedSequences(source, cast("Any", None), ORDER),
+        None,
+    )
+    batch = applying.batch({"s.part": ShownTable(PART, 7, 1, parts=True)}, keeps=False)
+    await applying.take([emptied(7), command(7, 3, sql="anything", everything=True)], batch)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from pgherd_sidecar.subscribing.state.forwardlog import ForwardLog
+from pgherd_sidecar.subscribing.state.forwardlog import ForwardLog, forwarding_query
 from pgherd_sidecar.subscribing.state.herd import Subscription
 from pgherd_sidecar.subscribing.state.orders import (
     HeldOrder,
@@ -66,8 +66,10 @@ class Database:
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self._rows = rows
         self.description = True
+        self.done: list[str] = []
 
-    async def execute(self, *_: object) -> "Database":
+    async def execute(self, statement: str, *_: object) -> "Database":
+        self.done.append(statement)
         return self
 
     async def fetchall(self) -> list[dict[str, Any]]:
@@ -104,6 +106,29 @@ async def test_a_subscriber_is_heard_about_those_only_that_are_fed_from_it() -> 
     session, above_it = cast("Session", Database(rows)), Above()
     await Orders(session, HERD[1], ForwardLog(session, "b")).exchange(above_it)
     assert above_it.heard == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("provider", "state", "done"),
+    [("b", "following", "end_order"), ("b", "ended", None), ("c", "following", "forget_order")],
+)
+async def test_the_end_of_one_that_is_fed_from_here_is_kept_until_it_has_heard_so(
+    provider: str, state: str, done: str | None
+) -> None:
+    row = {
+        "subscription": "b", "name": "gone", "found": True, "begins": 1,
+        "ordered": msgspec.to_builtins(one("gone", provider)),
+        "revision": 5, "needed": 7, "state": state,
+    }  # fmt: skip
+    database, above_it = Database([row]), Above()
+    found = await Orders(
+        cast("Session", database), HERD[1], ForwardLog(cast("Session", database), "b")
+    ).exchange(above_it)
+    ends = {forwarding_query(name): name for name in ("end_order", "forget_order")}
+    said = [ends[statement] for statement in database.done if statement in ends]
+    assert said == ([] if done is None else [done])
+    assert [each.ordered.name for each in found] == ([] if state == "ended" else ["gone"])
+    assert above_it.heard == []
 
 
 @pytest.mark.parametrize(

@@ -128,18 +128,27 @@ SELECT o.subscription, o.name, o.ordered, o.revision, o.needed, o.state, o.reaso
        date_part('epoch', clock_timestamp() - o.seen)::float8 AS age_s
   FROM pgherd_subscriber.orders o WHERE %(name)s::text IS NULL OR o.subscription = %(name)s ORDER BY 1, 2
 
--- A copy that is to be made anew needs another part of the log.
+-- A copy that is to be made anew needs another part of the log. A subscription that has ended may be ordered again.
 -- name: order
 INSERT INTO pgherd_subscriber.orders AS o (subscription, name, ordered) VALUES (%(name)s, %(follower)s, %(ordered)s)
     ON CONFLICT (subscription, name) DO UPDATE SET ordered = excluded.ordered,
        needed = CASE WHEN o.ordered->'generation' = excluded.ordered->'generation' THEN o.needed END,
+       state = CASE WHEN o.state = 'ended' THEN 'waiting' ELSE o.state END,
        seen = CASE WHEN o.ordered = excluded.ordered THEN o.seen ELSE clock_timestamp() END
 
 -- name: forget_order
 DELETE FROM pgherd_subscriber.orders WHERE subscription = %(name)s AND name = %(follower)s
 
+-- The row stays, with the connection string, until the follower has given its tables back.
+-- name: end_order
+UPDATE pgherd_subscriber.orders SET state = 'ended' WHERE subscription = %(name)s AND name = %(follower)s
+
+-- name: forget_ended
+DELETE FROM pgherd_subscriber.orders
+ WHERE subscription = %(name)s AND name = %(follower)s AND state = 'ended' AND (ordered->'revision')::int8 = %(revision)s
+
 -- name: report
 UPDATE pgherd_subscriber.orders
    SET revision = %(revision)s, needed = coalesce(%(needed)s, needed), state = %(state)s, reason = %(reason)s, tables = %(tables)s,
        begins = %(begins)s, seen = greatest(seen, clock_timestamp() - make_interval(secs => %(age_s)s))
- WHERE subscription = %(name)s AND name = %(follower)s AND (ordered->'revision')::int8 = %(revision)s
+ WHERE subscription = %(name)s AND name = %(follower)s AND (ordered->'revision')::int8 = %(revision)s AND state <> 'ended'

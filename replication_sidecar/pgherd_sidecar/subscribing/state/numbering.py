@@ -1,5 +1,7 @@
 """Sequences at a subscriber: they stand at or beyond every number that a row has."""
 
+from collections.abc import Iterable
+
 from psycopg import sql
 
 from pgherd_sidecar.subscribing.state.connections import ask_subscriber, require_schema
@@ -38,16 +40,39 @@ class Numbering:
                 f"{sequence.name} of the subscriber is no sequence: drop or rename it there, and"
                 " repeat `pgherd subscribe`"
             )
+        place = sql.Identifier(table.schema, table.relation)
+        furthest = await self._furthest(place, sequence.column, sequence.step)
+        await self.set(sequence, sequence.further(furthest, sequence.last))
+
+    async def _furthest(self, place: sql.Identifier, column: str, step: int) -> int | None:
+        """The number in a column to which a sequence comes last; None: there is none."""
         cursor = await self._session.execute(
             sql.SQL("SELECT {}(t.{}) AS value FROM ONLY {} t").format(
-                sql.SQL("max" if sequence.step > 0 else "min"),
-                sql.Identifier(sequence.column),
-                sql.Identifier(table.schema, table.relation),
+                sql.SQL("max" if step > 0 else "min"), sql.Identifier(column), place
             )
         )
         row = await cursor.fetchone()
         assert row is not None
-        await self.set(sequence, sequence.further(row["value"], sequence.last))
+        value: int | None = row["value"]
+        return value
+
+    async def pass_rows(self, tables: Iterable[str]) -> None:
+        """Have the sequences that columns of tables own go on behind the numbers of the rows.
+
+        A herd follows no sequences, and a set need not have them. Nobody else writes to the tables.
+
+        Args:
+            tables: their names.
+
+        Raises:
+            psycopg.Error: the subscriber says no.
+        """
+        owned = await ask_subscriber(self._session, "owned_sequences", tables=list(tables))
+        for one in owned:
+            place = sql.Identifier(one["schema"], one["relation"])
+            furthest = await self._furthest(place, one["column"], one["step"])
+            if furthest is not None:
+                await ask_subscriber(self._session, "pass_number", seq=one["seq"], value=furthest)
 
     async def _make(self, sequence: HerdSequence) -> None:
         await require_schema(self._session, sequence.schema)

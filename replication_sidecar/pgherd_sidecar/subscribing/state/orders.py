@@ -24,7 +24,8 @@ class Report(msgspec.Struct, frozen=True):
         name: of its subscription.
         revision: of the order by which it is fed.
         needed: it needs the log after this GID, and shows it if it is following.
-        state: waiting, copying, following, unreachable or stopped.
+        state: waiting, copying, following, unreachable or stopped; or ended, which only whoever
+            hands the orders down says.
         reason: for that.
         tables: how many it shows or has copied.
         begins: its own log has all changes after this GID; None if it does not forward.
@@ -91,6 +92,11 @@ class HeldOrder(msgspec.Struct, frozen=True):
     ordered: Subscription
     report: Report
 
+    @property
+    def is_ended(self) -> bool:
+        """The herd has it no more, and its subscriber has yet to hear so from here."""
+        return self.report.state == "ended"
+
 
 async def held(session: Session, name: str | None = None) -> list[HeldOrder]:
     """The orders that a database holds, of one of its subscriptions or of all.
@@ -129,7 +135,7 @@ class Orders:
         self._put: dict[str, Subscription] = {}
 
     async def exchange(self, relay: Relay) -> list[HeldOrder]:
-        """Hand orders down and reports up; return what is held then.
+        """Hand orders down and reports up; return what is held then and has not ended.
 
         Who is fed from the subscriber is what those above it say: it might report on others.
         """
@@ -138,7 +144,8 @@ class Orders:
         if wanted and wanted != self._put:
             await self._write(wanted)
             self._put = wanted
-        found = await held(self._session, self._mine.name)
+        every = await held(self._session, self._mine.name)
+        found = [one for one in every if not one.is_ended]
         fed = below(self._mine.name, above_it)
         begins = await self._log.begins()
         if begins is not None:
@@ -148,11 +155,13 @@ class Orders:
 
     async def _write(self, wanted: Mapping[str, Subscription]) -> None:
         async with self._session.transaction():
-            before = {one.ordered.name for one in await held(self._session, self._mine.name)}
-            for name in before - wanted.keys():
-                await self._execute("forget_order", follower=name)
-            for name, one in wanted.items():
-                text = msgspec.json.encode(one).decode()
+            for one in await held(self._session, self._mine.name):
+                if one.ordered.name not in wanted and not one.is_ended:
+                    is_fed_here = one.ordered.provider == self._mine.name
+                    ends = "end_order" if is_fed_here else "forget_order"
+                    await self._execute(ends, follower=one.ordered.name)
+            for name, ordered in wanted.items():
+                text = msgspec.json.encode(ordered).decode()
                 await self._execute("order", follower=name, ordered=text)
 
     async def trim(self, gid: int, found: Sequence[HeldOrder]) -> None:

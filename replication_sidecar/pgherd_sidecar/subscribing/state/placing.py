@@ -26,6 +26,7 @@ from pgherd_sidecar.subscribing.state.holdings import (
     definition,
     has_columns,
 )
+from pgherd_sidecar.subscribing.state.numbering import Numbering
 from pgherd_sidecar.tables.copying import column_names
 from pgherd_sidecar.tables.model import KeyEquality, SourceTable
 from pgherd_sidecar.tables.rowsql import exchange
@@ -356,24 +357,28 @@ class Placing:
             await self._drop_guard(row)
 
     async def inherit_guard(self, name: str, former: str) -> None:
-        """Take the guard of a table over from another subscription; drop it if we have not got it.
+        """Take the guard of a table over from another subscription, if we have the table.
 
         Args:
             name: of the table.
             former: the other subscription.
         """
         for row in await self._rows("guarded", name=former, tab=name):
-            await self._drop_guard(row)
             if name in self._subscription.tables:
+                await self._drop_guard(row)
                 await self._guard(row["schema"], row["relation"])
 
-    async def drop_guards(self, but: Collection[str] = ()) -> None:
+    async def drop_guards(self, but: Collection[str] = (), *, former: str | None = None) -> None:
         """Have all places take writes that we have guarded, whatever became of the order.
+
+        A table that was renamed is among them, and a place that was not filled.
 
         Args:
             but: names of the tables that keep theirs.
+            former: another subscription, whose guards are meant in place of ours.
         """
-        for row in await self._rows("guards", **self._mine, kept=list(but)):
+        mine = self._mine if former is None else {"name": former}
+        for row in await self._rows("guards", **mine, kept=list(but)):
             await self._drop_guard(row)
 
     async def _drop_guard(self, row: Mapping[str, Any]) -> None:
@@ -385,9 +390,12 @@ class Placing:
 
     async def leave_tables(self, names: Iterable[str]) -> None:
         """Let go of tables: their rows stay as they are."""
-        for name in names:
-            await self.drop_guard(name)
+        left = list(names)
+        for name in left:
             await self._rows("forget_table", **self._mine, tab=name)
+        if left:  # it may have another name here by now
+            kept = {row["tab"] for row in await self._rows("tables", **self._mine)}
+            await self.drop_guards(but=kept)
 
     async def let_stand(self, names: Iterable[str]) -> None:
         """Note that tables do not follow, whatever order comes next: their rows stay."""
@@ -395,9 +403,9 @@ class Placing:
         await self._rows("let_stand", **self._mine, **values)
 
     async def unguard(self) -> None:
-        """Have its tables take writes; all else stays."""
-        for name in self._held.shown | self._held.old:
-            await self.drop_guard(name)
+        """Have its tables take writes, with numbers that no row has; all else stays."""
+        await self.drop_guards()
+        await Numbering(self._session).pass_rows(self._held.shown | self._held.old)
 
     async def _rows(self, name: str, /, **values: Any) -> list[dict[str, Any]]:
         return await ask_subscriber(self._session, name, **values)

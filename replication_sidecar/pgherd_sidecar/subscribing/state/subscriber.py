@@ -305,6 +305,7 @@ class Subscriber:
         for row in found:
             await self.placing.inherit_guard(row["tab"], row["subscription"])
         for name in {row["subscription"] for row in found}:
+            await self.placing.drop_guards(former=name)
             await self.session.execute(subscriber_query("forget_tables"), {"name": name})
 
     async def load(self) -> None:
@@ -388,8 +389,8 @@ class Subscriber:
     async def _end(self) -> None:
         await self._hold()
         await self.placing.leave_tables({*self.shown, *self.old})
-        if self.is_herd:  # places are guarded before they are filled, and copies are made in parts
-            await self.placing.drop_guards()
+        await self.placing.drop_guards()  # places are guarded before they are filled
+        if self.is_herd:  # copies are made in parts
             await self.placing.drop_copies(self._subscription.tables)
         await self.session.execute(subscriber_query("forget"), self._mine)
         if not (await self._rows("left"))[0]["found"]:
