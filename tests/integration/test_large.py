@@ -128,6 +128,36 @@ def test_rows_without_a_key_travel_once_where_a_temporary_table_came_between(nod
     run(nodes.app[0], "DROP TABLE bag")
 
 
+def passes(nodes: Nodes) -> int:
+    """How often the third node has read the table `bag`, or each of its partitions, as a whole."""
+    [(number,)] = run(
+        nodes.admin[2],
+        "SELECT max(s.seq_scan)::int FROM pg_stat_user_tables s"
+        f" WHERE s.schemaname = '{nodes.schema}' AND s.relname LIKE 'bag%'",
+    )
+    return int(number)
+
+
+@pytest.mark.parametrize(
+    "statements", sql_cases("large_no_key").values(), ids=sql_cases("large_no_key")
+)
+def test_rows_without_a_key_are_found_by_few_passes_however_many_pieces(
+    nodes: Nodes, small_pieces: LocalHerd, statements: str
+) -> None:
+    made, _, changes = statements.partition("-- changes\n")
+    run(nodes.app[0], f"DROP TABLE IF EXISTS bag, bag_too; {made}")
+    nodes.settle()  # a look at the rows would be counted, too, at some time
+    read, applied = passes(nodes), events(small_pieces, "n3", "large.applied")
+    run(nodes.app[1], changes)
+    nodes.settle()
+    wait_for("the passes are counted", lambda: passes(nodes) > read)
+    # two that find rows, and one that notes where all are
+    assert passes(nodes) <= read + 3
+    nodes.equal_rows("bag")
+    assert events(small_pieces, "n3", "large.applied") == applied + 1
+    assert events(small_pieces, "n3", "large.by_row") == 0
+
+
 @pytest.mark.parametrize(
     ("table", "row"),
     [

@@ -736,14 +736,44 @@ BEGIN
              WHERE m.wanted);
 END $$;
 
+-- Where the rows of a table without identity are, for the rest of a transaction in pieces (erase_source()): one row for
+-- each, and one more for each that was the last of equal ones to be `taken`.
+CREATE OR REPLACE FUNCTION pgherd.places_name(root oid) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN 'pg_temp.pgherd_places_' || root;
+
+-- Makes that table, empty, or the index that is made when it is `filled`. The applier's role may be without the right to
+-- make temporary tables, and an administrator may have limited the room to sort in.
+CREATE OR REPLACE FUNCTION pgherd.note_places(root oid, filled bool) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET client_min_messages = warning
+SET temp_file_limit = -1 AS $$
+DECLARE places text := pgherd.places_name(root);
+BEGIN
+    IF filled THEN
+        EXECUTE format('CREATE INDEX ON %s (hash, taken, leaf, place)', places);
+    ELSE
+        EXECUTE format('DROP TABLE IF EXISTS %s', places);
+        EXECUTE format('CREATE TEMP TABLE %s (hash int8, taken bool, leaf oid, place tid) ON COMMIT DROP', places);
+    END IF;
+END $$;
+
 -- Takes away rows without identity, as many of equal ones as there are records with their image; or, where every
 -- other record says what the one before it has become, updates them. Returns how many there were. The images are joined
 -- to the table in one pass, whatever the planner is told to do otherwise.
+--
+-- A transaction in pieces calls it once for each piece, and one pass for each would cost the square of the table's size.
+-- So after two passes its session notes where each row is, by a hash of the image, and later pieces look there; to take
+-- that down costs about two passes more. What is noted need not be true any more: earlier pieces, a truncation and other
+-- transactions change rows. So a row counts only if it is still at its place with its image. If too few do, the table is
+-- read after all, and after two such passes all is noted anew. The other way, to collect the images and take them away at the
+-- end, would hold whole rows in place of 100 bytes for each, and leave all work to when everybody waits for it.
 CREATE OR REPLACE FUNCTION pgherd.erase_source(p record) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     settings text := p.settings;
     fname    text := format('pgherd_gen.%I(pg_catalog.text[], pg_catalog.bool)', 'erase_' || p.root);
+    places   text := pgherd.places_name(p.root);
+    passes   text := quote_literal('pgherd.passes_' || p.root);
     image    text;
     replaced text;
 BEGIN
@@ -752,15 +782,17 @@ BEGIN
     ELSIF settings = '' THEN
         settings := ' SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off';
     END IF;
-    image := pgherd.record_full(p.root, 'n', false);
+    image := pgherd.record_full(p.root, 'n', false) || ' COLLATE "C"';
     replaced := coalesce(pgherd.replaced_columns(p.root), 'none = NULL');
     RETURN pgherd.function_source(
         fname,
-        'RETURNS pg_catalog.int8 LANGUAGE plpgsql SET plan_cache_mode = auto SET enable_seqscan = on'
-        ' SET enable_hashjoin = on SET enable_hashagg = on SET enable_tidscan = on SET enable_nestloop = off' || settings,
+        'RETURNS pg_catalog.int8 LANGUAGE plpgsql SET plan_cache_mode = auto SET enable_seqscan = off'
+        ' SET enable_hashjoin = off SET enable_hashagg = on SET enable_tidscan = on SET enable_nestloop = on' || settings,
         concat($f$
 #variable_conflict use_column
 DECLARE
+    v_wanted int8 := cardinality($1) / CASE WHEN $2 THEN 2 ELSE 1 END;
+    v_passes int  := coalesce(nullif(current_setting($f$, passes, $f$, true), ''), '0');
     v_leaves oid[];
     v_places tid[];
     v_made   text[];
@@ -768,21 +800,67 @@ DECLARE
     v_erased int8;
     v_result int8 := 0;
 BEGIN
-    WITH u AS (
-        SELECT u.v COLLATE "C" AS image, lead(u.v) OVER (ORDER BY u.n) AS made, u.n
-          FROM unnest($1) WITH ORDINALITY AS u(v, n)
-    ), w AS (
-        SELECT u.image, u.made, row_number() OVER (PARTITION BY u.image ORDER BY u.n) AS i
-          FROM u WHERE u.n % 2 = 1 OR NOT $2
-    ), f AS (
-        SELECT n.tableoid AS leaf, n.ctid AS place, k.image, row_number() OVER (PARTITION BY k.image) AS i
-          FROM (SELECT DISTINCT w.image FROM w) k JOIN $f$, p.written, $f$ n ON $f$, image, $f$ COLLATE "C" = k.image
-    )
-    SELECT array_agg(f.leaf), array_agg(f.place), array_agg(w.made) INTO v_leaves, v_places, v_made
-      FROM w JOIN f ON f.image = w.image AND f.i = w.i;
-    IF $2 THEN
+    IF v_passes = 2 THEN
+        PERFORM pgherd.note_places($f$, p.root, $f$, false);
+        INSERT INTO $f$, places, $f$ SELECT hashtextextended($f$, image, $f$, 0), false, n.tableoid, n.ctid FROM $f$, p.written, $f$ n;
+        PERFORM pgherd.note_places($f$, p.root, $f$, true);
+        v_passes := 0;
+    END IF;
+    IF to_regclass($f$, quote_literal(places), $f$) IS DISTINCT FROM NULL THEN
+        -- Of equal rows those up to the last one that was taken are passed over. One more than wanted tells whether that
+        -- is to be noted.
+        WITH u AS (
+            SELECT u.v COLLATE "C" AS image, lead(u.v) OVER (ORDER BY u.n) AS made, u.n
+              FROM unnest($1) WITH ORDINALITY AS u(v, n)
+        ), k AS (
+            SELECT u.image, hashtextextended(u.image, 0) AS hash, array_agg(u.made) AS made, count(*) AS wanted
+              FROM u WHERE u.n % 2 = 1 OR NOT $2 GROUP BY u.image
+        ), f AS (
+            SELECT k.hash, k.made, k.wanted, c.leaves, c.places
+              FROM k LEFT JOIN LATERAL (
+                   SELECT t.leaf, t.place FROM $f$, places, $f$ t
+                    WHERE t.hash = k.hash AND t.taken
+                    ORDER BY t.hash DESC, t.taken DESC, t.leaf DESC, t.place DESC LIMIT 1) t ON true
+             CROSS JOIN LATERAL (
+                   SELECT array_agg(c.leaf) AS leaves, array_agg(c.place) AS places
+                     FROM (SELECT p.leaf, p.place
+                             FROM $f$, places, $f$ p
+                             JOIN $f$, p.written, $f$ n ON n.tableoid = p.leaf AND n.ctid = p.place
+                            WHERE p.hash = k.hash AND NOT p.taken
+                              AND (p.leaf, p.place) > (coalesce(t.leaf, 0::oid), coalesce(t.place, '(0,0)'::tid))
+                              AND $f$, image, $f$ = k.image
+                            ORDER BY p.hash, p.taken, p.leaf, p.place LIMIT k.wanted + 1) c) c
+        ), taken AS (
+            INSERT INTO $f$, places, $f$
+            SELECT f.hash, true, f.leaves[f.wanted], f.places[f.wanted] FROM f WHERE cardinality(f.places) > f.wanted
+        )
+        SELECT array_agg(r.leaf), array_agg(r.place), array_agg(r.made) INTO v_leaves, v_places, v_made
+          FROM f CROSS JOIN LATERAL unnest(f.leaves, f.places, f.made) WITH ORDINALITY AS r(leaf, place, made, i)
+         WHERE r.place IS DISTINCT FROM NULL AND r.i <= f.wanted;
+    END IF;
+    IF cardinality(v_places) IS DISTINCT FROM v_wanted THEN
+        PERFORM set_config('enable_nestloop', 'off', true), set_config('enable_hashjoin', 'on', true),
+                set_config('enable_seqscan', 'on', true);
+        WITH u AS (
+            SELECT u.v COLLATE "C" AS image, lead(u.v) OVER (ORDER BY u.n) AS made, u.n
+              FROM unnest($1) WITH ORDINALITY AS u(v, n)
+        ), w AS (
+            SELECT u.image, u.made, row_number() OVER (PARTITION BY u.image ORDER BY u.n) AS i
+              FROM u WHERE u.n % 2 = 1 OR NOT $2
+        ), f AS (
+            SELECT n.tableoid AS leaf, n.ctid AS place, k.image, row_number() OVER (PARTITION BY k.image) AS i
+              FROM (SELECT DISTINCT w.image FROM w) k JOIN $f$, p.written, $f$ n ON $f$, image, $f$ = k.image
+        )
+        SELECT array_agg(f.leaf), array_agg(f.place), array_agg(w.made) INTO v_leaves, v_places, v_made
+          FROM w JOIN f ON f.image = w.image AND f.i = w.i;
         PERFORM set_config('enable_nestloop', 'on', true), set_config('enable_hashjoin', 'off', true),
                 set_config('enable_seqscan', 'off', true);
+        v_passes := v_passes + 1;
+    END IF;
+    IF current_setting('application_name') = 'pgherd large' THEN -- it writes a transaction in pieces
+        PERFORM set_config($f$, passes, $f$, v_passes::text, true);
+    END IF;
+    IF $2 THEN
         UPDATE $f$, p.written, $f$ o SET $f$, replaced, $f$
           FROM (SELECT p.leaf, p.place, p.made::$f$, p.row_type, $f$ AS r FROM unnest(v_leaves, v_places, v_made) AS p(leaf, place, made)
                 OFFSET 0) m

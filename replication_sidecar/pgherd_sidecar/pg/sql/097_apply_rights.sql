@@ -54,8 +54,8 @@ BEGIN
     END LOOP;
 END $$;
 
-REVOKE ALL ON FUNCTION pgherd.truncate(regclass[]), pgherd.let_apply(bool) FROM PUBLIC;
+REVOKE ALL ON FUNCTION pgherd.truncate(regclass[]), pgherd.note_places(oid, bool), pgherd.let_apply(bool) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pgherd.expect(int8, int8), pgherd.not_committed(xid8), pgherd.token_of_xid(xid8),
-    pgherd.token_of_batch(int8), pgherd.truncate(regclass[]), pgherd.fingerprint_single_rows(), pgherd.fingerprint_records(json),
+    pgherd.token_of_batch(int8), pgherd.truncate(regclass[]), pgherd.note_places(oid, bool), pgherd.fingerprint_single_rows(), pgherd.fingerprint_records(json),
     pgherd.row_hashes(text, text[]), pgherd.key_of_record(text, text), pgherd.row_difference(text, text[], json),
     pgherd.check_fingerprint(int8, text) TO pgherd_apply;
