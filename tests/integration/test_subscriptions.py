@@ -16,11 +16,13 @@ import msgspec
 import psycopg
 import pytest
 from patience import wait_until
+from pgherd_sidecar.subscribing.forwarder import farewell
 from pgherd_sidecar.subscribing.state.connections import connect, require_schema
 from pgherd_sidecar.subscribing.state.errors import StoppedError
 from pgherd_sidecar.subscribing.state.forwardlog import ForwardLog
 from pgherd_sidecar.subscribing.state.herd import FENCED, HerdTable, Subscription
 from pgherd_sidecar.subscribing.state.holdings import ShownTable
+from pgherd_sidecar.subscribing.state.orders import HeldOrder, Report
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
 from pgherd_sidecar.tables.model import SourceTable
 from pgherd_sidecar.tables.sessions import Session
@@ -987,9 +989,11 @@ async def test_who_takes_writes_goes_on_with_numbers_that_no_row_has(
         f" CREATE TABLE {name}.none (id serial PRIMARY KEY, v int);"
         f" INSERT INTO {name}.up VALUES (5), (7); INSERT INTO {name}.ahead VALUES (9);"
         f" INSERT INTO {name}.down OVERRIDING SYSTEM VALUE VALUES (-6), (-9);"
+        f" CREATE TABLE {name}.moved (id serial PRIMARY KEY, v int);"
+        f" INSERT INTO {name}.moved VALUES (3); ALTER SEQUENCE {name}.moved_id_seq RESTART 100;"
         f" SELECT setval('{name}.ahead_id_seq', 20)",
     )
-    places = ("up", "down", "ahead", "none")
+    places = ("up", "down", "ahead", "none", "moved")
     ordered = Subscription(name, name, dsn, 1, 1, 1.0, None, None, (), revision=1)
     one = Subscriber(await connect(dsn), ordered)
     try:
@@ -1005,7 +1009,7 @@ async def test_who_takes_writes_goes_on_with_numbers_that_no_row_has(
     given = [
         query(dsn, f"INSERT INTO {name}.{place} (v) VALUES (1) RETURNING id") for place in places
     ]
-    assert given == [[(8,)], [(-11,)], [(21,)], [(1,)]]
+    assert given == [[(8,)], [(-11,)], [(21,)], [(1,)], [(100,)]]
 
 
 @pytest.mark.long
@@ -1037,6 +1041,31 @@ async def test_another_herd_does_not_take_a_subscription_of_the_same_name(
         assert "of another herd" in error and "--name" in error
     finally:
         await first.close()
+
+
+async def test_a_follower_with_a_fence_takes_writes_when_its_provider_hears_of_its_end(
+    subscriber: PlainPostgres, name: str
+) -> None:
+    """The provider asked it again and again, and got for an answer that it has a fence."""
+    dsn = subscriber.dsn(user="app")
+    first = Subscription(f"{name}_a", name, dsn, 1, 1, 1.0, None, None, (), revision=1)
+    last = msgspec.structs.replace(first, name=f"{name}_b", provider=first.name)
+    fenced = msgspec.structs.replace(last, revision=FENCED)
+    session = await connect(dsn)
+    try:
+        for one in (first, last):
+            await Subscriber(session, one).attach("herd")
+        async with session.transaction():
+            log = ForwardLog(session, first.name)
+            await log.make()
+            await log.begin(1)
+        await Subscriber(session, fenced, "herd").claim()
+    finally:
+        await session.close()
+    ended = HeldOrder(first.name, last, Report(last.name, 1, None, "ended"))
+    assert await farewell(dsn, ended) is None
+    standing = query(subscriber.dsn(), "SELECT subscription FROM pgherd_subscriber.standing")
+    assert standing == [(first.name,)]
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ from pgherd_sidecar.subscribing.state import subscriber
 from pgherd_sidecar.subscribing.state.connections import connect
 from pgherd_sidecar.subscribing.state.errors import MemberError, MovedOnError, StoppedError
 from pgherd_sidecar.subscribing.state.forwardlog import rows_of
-from pgherd_sidecar.subscribing.state.herd import Subscription
+from pgherd_sidecar.subscribing.state.herd import FENCED, Subscription
 from pgherd_sidecar.subscribing.state.orders import HeldOrder, Report, held
 from pgherd_sidecar.tables.sessions import Session, in_one_line, is_transient, message_of
 
@@ -282,7 +282,7 @@ class Forwarder:
 
     async def _say_farewell(self, one: HeldOrder) -> None:
         pause_s, complaint = _AGAIN_S, ""
-        while (error := await _farewell(self._dsn, one)) is not None:
+        while (error := await farewell(self._dsn, one)) is not None:
             if error != complaint:
                 complaint = error
                 _log.warning("subscription.waits", subscription=one.ordered.name, error=error)
@@ -291,7 +291,7 @@ class Forwarder:
         await self._desk.forget(one)
 
 
-async def _farewell(dsn: str, one: HeldOrder) -> str | None:
+async def farewell(dsn: str, one: HeldOrder) -> str | None:
     """A subscription has ended: have its subscriber take writes; return why that has to wait.
 
     It may have been out of reach when the last orders came, so it need not know of this one.
@@ -305,7 +305,8 @@ async def _farewell(dsn: str, one: HeldOrder) -> str | None:
             there = subscriber.Subscriber(session, one.ordered, cluster)
             stack.push_async_callback(there.close)
             await there.claim()
-            await there.require_order()
+            if await there.revision() != FENCED:  # a fence ends with its subscription
+                await there.require_order()
             await there.leave()
             _log.info("subscription.ended", subscription=one.ordered.name)
     except MovedOnError:  # it has left already, or somebody else feeds it

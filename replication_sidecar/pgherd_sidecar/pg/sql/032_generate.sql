@@ -792,7 +792,9 @@ BEGIN
 #variable_conflict use_column
 DECLARE
     v_wanted int8 := cardinality($1) / CASE WHEN $2 THEN 2 ELSE 1 END;
-    v_passes int  := coalesce(nullif(current_setting($f$, passes, $f$, true), ''), '0');
+    v_large  bool := current_setting('application_name') = 'pgherd large'; -- it writes a transaction in pieces
+    -- The owner of the database may have given the setting any value.
+    v_passes int  := CASE WHEN v_large THEN coalesce(array_position('{1,2}'::text[], current_setting($f$, passes, $f$, true)), 0) END;
     v_leaves oid[];
     v_places tid[];
     v_made   text[];
@@ -857,7 +859,7 @@ BEGIN
                 set_config('enable_seqscan', 'off', true);
         v_passes := v_passes + 1;
     END IF;
-    IF current_setting('application_name') = 'pgherd large' THEN -- it writes a transaction in pieces
+    IF v_large THEN
         PERFORM set_config($f$, passes, $f$, v_passes::text, true);
     END IF;
     IF $2 THEN

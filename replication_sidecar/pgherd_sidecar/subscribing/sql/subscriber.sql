@@ -177,7 +177,8 @@ SELECT pg_catalog.setval(%(seq)s::regclass, %(value)s::int8)
 
 -- Sequences that columns of tables own.
 -- name: owned_sequences
-SELECT format('%%I.%%I', s.nspname, c.relname) AS seq, n.nspname AS schema, r.relname AS relation, a.attname AS column, q.seqincrement AS step
+SELECT format('%%I.%%I', s.nspname, c.relname) AS seq, n.nspname AS schema, r.relname AS relation, a.attname AS column, q.seqincrement AS step,
+       s.nspname AS place, c.relname AS name, to_regnamespace('pgherd') IS NOT NULL AS of_herd
   FROM pg_depend d
   JOIN pg_sequence q ON q.seqrelid = d.objid JOIN pg_class c ON c.oid = d.objid JOIN pg_namespace s ON s.oid = c.relnamespace
   JOIN pg_class r ON r.oid = d.refobjid JOIN pg_namespace n ON n.oid = r.relnamespace
@@ -185,15 +186,9 @@ SELECT format('%%I.%%I', s.nspname, c.relname) AS seq, n.nspname AS schema, r.re
  WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
    AND d.refobjid IN (SELECT to_regclass(t.tab) FROM unnest(%(tables)s::text[]) AS t(tab)) ORDER BY 1
 
--- Behind a number that a row has, and never back here. At a herd this sets all members, of which one may be behind that is
--- not the one that is asked.
--- name: pass_number
-SELECT pg_catalog.setval(q.seqrelid::regclass, CASE WHEN l.is_behind THEN %(value)s::int8 ELSE l.last END)
-  FROM pg_sequence q
- CROSS JOIN LATERAL (SELECT pg_sequence_last_value(q.seqrelid) AS last) v
- CROSS JOIN LATERAL (SELECT v.last, coalesce(sign(q.seqincrement) * (%(value)s::int8 - v.last::numeric) > 0, true) AS is_behind) l
- WHERE q.seqrelid = %(seq)s::regclass AND %(value)s::int8 BETWEEN q.seqmin AND q.seqmax
-   AND (l.is_behind OR to_regnamespace('pgherd') IS NOT NULL)
+-- name: move_sequence
+SELECT pg_catalog.setval(%(seq)s::regclass, %(value)s::int8) FROM pg_sequence s
+ WHERE s.seqrelid = %(seq)s::regclass AND %(value)s::int8 BETWEEN s.seqmin AND s.seqmax
 
 -- name: sequence_kind
 SELECT c.relkind::text AS kind FROM pg_class c WHERE c.oid = to_regclass(%(seq)s)

@@ -69,10 +69,26 @@ class Numbering:
         """
         owned = await ask_subscriber(self._session, "owned_sequences", tables=list(tables))
         for one in owned:
-            place = sql.Identifier(one["schema"], one["relation"])
-            furthest = await self._furthest(place, one["column"], one["step"])
-            if furthest is not None:
-                await ask_subscriber(self._session, "pass_number", seq=one["seq"], value=furthest)
+            place, step = sql.Identifier(one["schema"], one["relation"]), one["step"]
+            furthest = await self._furthest(place, one["column"], step)
+            if furthest is None:
+                continue
+            given = await self._given(sql.Identifier(one["place"], one["name"]), step)
+            is_behind = (furthest - given) * step > 0
+            # Another member of a herd may be behind, though this one is not.
+            if is_behind or one["of_herd"]:
+                value = furthest if is_behind else given
+                await ask_subscriber(self._session, "move_sequence", seq=one["seq"], value=value)
+
+    async def _given(self, sequence: sql.Identifier, step: int) -> int:
+        """The number before the next one: that of the last call, or where there was none yet."""
+        cursor = await self._session.execute(
+            sql.SQL("SELECT s.last_value AS last, s.is_called AS called FROM {} s").format(sequence)
+        )
+        row = await cursor.fetchone()
+        assert row is not None
+        last: int = row["last"]
+        return last if row["called"] else last - step
 
     async def _make(self, sequence: HerdSequence) -> None:
         await require_schema(self._session, sequence.schema)

@@ -404,8 +404,9 @@ class Placing:
 
     async def unguard(self) -> None:
         """Have its tables take writes, with numbers that no row has; all else stays."""
-        await self.drop_guards()
+        # First what may read whole tables: readers wait for whoever drops a trigger.
         await Numbering(self._session).pass_rows(self._held.shown | self._held.old)
+        await self.drop_guards()
 
     async def _rows(self, name: str, /, **values: Any) -> list[dict[str, Any]]:
         return await ask_subscriber(self._session, name, **values)
