@@ -2,6 +2,7 @@
 
 PYTHON = .venv/bin/python
 FUZZ = PYTHONPATH=.:tests $(PYTHON) -m fuzz
+TRY_NATIVE = scripts/setup native || echo '\#\#\#\#\#\#\#\#\#\#\#\# NO NATIVE MODULE: rows are captured in SQL, which takes more CPU'
 
 # What depends on timing has the machine for itself.
 .NOTPARALLEL:
@@ -34,6 +35,7 @@ kind:
 	@scripts/kind $(CLUSTER)
 
 demo: setup
+	@$(TRY_NATIVE)
 	@$(PYTHON) -m benchmarks.demo $(if $(PORT_BASE),--port-base $(PORT_BASE))
 
 bench:
@@ -46,7 +48,7 @@ bench:
 	@$(PYTHON) -m benchmarks.jobs
 
 bench-ddl: setup
-	@scripts/setup native || echo '############ NO NATIVE MODULE: rows are captured in SQL mode'
+	@$(TRY_NATIVE)
 	@$(PYTHON) -m benchmarks.ddl $(if $(AGAINST),--against $(AGAINST))
 
 # The gate: docs/testing.md.

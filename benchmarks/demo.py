@@ -45,11 +45,17 @@ def main() -> int:
         raise BenchmarkError(str(error).replace("choose another --port-base", remedy)) from error
     members = list(herd.members())
     print(f"All nodes take writes ({time.monotonic() - started:.1f} s)")
+    print(f"Rows are captured by {' and '.join(captures(members))}")
     try:
         return run(members, options, herd=herd)
     except BenchmarkError as error:
         # What failed here is often only the first sign of a node that has stopped.
         raise BenchmarkError(herd.ailing() or str(error)) from error
+
+
+def captures(members: Sequence[Member]) -> list[str]:
+    """Return what captures rows on these nodes, as a reader knows it."""
+    return sorted({"the native module" if m.capture == "native" else "SQL" for m in members})
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:

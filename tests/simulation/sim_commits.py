@@ -40,7 +40,7 @@ from pgherd_sidecar.core.replication.entries import (
 )
 from pgherd_sidecar.core.replication.state import DecisionKind, ReplicatedState
 from sim_processes import Clock, Terminated
-from sim_sidecar import CommitNode, rows_of
+from sim_sidecar import CLIENTS, STUCK_S, CommitNode, rows_of
 
 WAIT_S = 3.0
 QUIET_S = 16.0
@@ -86,10 +86,13 @@ class CommitWorld(Clock):
             self._run_until(duration_s)
             self.disturbed = False
             self._run_until(duration_s + QUIET_S)
+            for _ in range(CLIENTS - 1):  # one after the other may be stuck in its commit
+                if any(node.server.written != self.committed for node in self.nodes):
+                    self._run_until(self.now + STUCK_S)
             self._check_progress()
             for client in [client for node in self.nodes for client in node.clients]:
                 client.end(Terminated())  # those that think or work for ever vanish at last
-            self._run_until(duration_s + QUIET_S + _LEAVE_S)
+            self._run_until(self.now + _LEAVE_S)
         finally:
             batches.TOKEN_WINDOW = window
         self._check_end()
