@@ -10,6 +10,7 @@ from pgherd_sidecar.agent.hook.showing import Showing
 from pgherd_sidecar.agent.hook.voting import Veto, Voting
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.session.barriers import Barriers
+from pgherd_sidecar.agent.session.longcommands import LongCommands
 from pgherd_sidecar.agent.standing.holding import why_held
 from pgherd_sidecar.agent.standing.views import PATIENCE_S, no_majority
 from pgherd_sidecar.core.replication.state import ReplicatedState
@@ -29,7 +30,6 @@ class SessionBackend:
         ready: the session has caught up and is open for writes.
         drained: why this member is out of service, which has to do with the member only; None if
             it is not. What is under way may end: the hook does not ask.
-        announcing: does what `announce_drop` says.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, all by name
@@ -42,12 +42,13 @@ class SessionBackend:
         voting: Voting,
         showing: Showing,
         barriers: Barriers,
+        long: LongCommands,
         away: set[str],
     ) -> None:
         self.ready = False
         self.drained: str | None = None
         self.away = away
-        self.announcing: Callable[[str, Callable[[str, str], None]], None] | None = None
+        self._long = long
         self._host = host
         self._state = state
         self._visibility = visibility
@@ -98,10 +99,7 @@ class SessionBackend:
 
     def announce_drop(self, what: str, answer: Callable[[str, str], None]) -> None:
         """See HookBackend."""
-        if self.announcing is None:
-            answer("40001", "the sidecar has just begun")
-        else:
-            self.announcing(what, answer)
+        self._long.announce_drop(what, answer)
 
     def command_lost(self, keys: "array[int]") -> None:
         """See HookBackend."""

@@ -11,7 +11,7 @@ Parts that come later hear of earlier ones by calling them. What the log brings 
 them by ``delivery``.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,6 +37,8 @@ from pgherd_sidecar.agent.maintenance.work import MemberService
 from pgherd_sidecar.agent.server import startup
 from pgherd_sidecar.agent.session.backend import SessionBackend
 from pgherd_sidecar.agent.session.barriers import Barriers
+from pgherd_sidecar.agent.session.freshness import AgeWatch
+from pgherd_sidecar.agent.session.longcommands import LongCommands
 from pgherd_sidecar.agent.session.opening import Opening
 from pgherd_sidecar.agent.session.upkeep import Upkeep
 from pgherd_sidecar.agent.standing.holding import names_of
@@ -56,6 +58,7 @@ class Callers:
         trial: what this member says when others ask it that.
         showing: whether the other members show a command.
         barriers: of readers that want to see all that was acknowledged.
+        long: this member's part of the long commands.
         backend: whether this node takes writes, and all of the above for the hook.
         hook: the socket.
     """
@@ -66,8 +69,15 @@ class Callers:
     trial: Trial
     showing: Showing
     barriers: Barriers
+    long: LongCommands
     backend: SessionBackend
     hook: HookServer
+
+    async def answer_poll(self, question: bytes) -> bytes:
+        """Answer what another member asks beside the log."""
+        if self.showing.is_asked(question):
+            return await self.showing.tell(question)
+        return await self.trial.answer(question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +132,7 @@ def make_callers(config: NodeConfig, host: LogHost, opening: Opening, path: Comm
     away: set[str] = set()
     voting = Voting(host.polls.ask, lambda: _others(config, host, away), trial.answer)
     showing = Showing(host.polls.ask, lambda: _asked(config, host, away), visibility.visible)
+    long = LongCommands(config, host, state.databases, away)
     backend = SessionBackend(
         host,
         state,
@@ -130,6 +141,7 @@ def make_callers(config: NodeConfig, host: LogHost, opening: Opening, path: Comm
         voting=voting,
         showing=showing,
         barriers=barriers,
+        long=long,
         away=away,
     )
     hook = HookServer(
@@ -140,7 +152,7 @@ def make_callers(config: NodeConfig, host: LogHost, opening: Opening, path: Comm
         backend=backend,
         limits=transaction_limits(config.limits),
     )
-    return Callers(visibility, precedence, voting, trial, showing, barriers, backend, hook)
+    return Callers(visibility, precedence, voting, trial, showing, barriers, long, backend, hook)
 
 
 def _others(config: NodeConfig, host: LogHost, away: Set[str]) -> dict[str, int]:
@@ -211,18 +223,12 @@ def make_keeper(
     config: NodeConfig,
     host: LogHost,
     opening: Opening,
+    path: CommitPath,
     callers: Callers,
     writing: WritingParts,
-    *,
-    visible: Callable[[], int],
-    age_s: Callable[[], float | None],
+    age: AgeWatch,
 ) -> Keeper:
-    """Make what does this member's part of maintenance.
-
-    Args:
-        visible: returns what readers see.
-        age_s: returns how old that may be, in seconds.
-    """
+    """Make what does this member's part of maintenance."""
     backend, watcher = callers.backend, writing.watcher
 
     def drain(reason: str | None) -> None:
@@ -244,7 +250,13 @@ def make_keeper(
             members=lambda: maintained(host),
             others_away=others_away,
         ),
-        MemberService(drain, spare, lambda: host.commit_position, visible, age_s),
+        MemberService(
+            drain,
+            spare,
+            known=lambda: host.commit_position,
+            visible=lambda: path.visible_gid,
+            age_s=age.age_s,
+        ),
     )
 
 

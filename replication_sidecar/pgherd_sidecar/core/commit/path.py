@@ -169,6 +169,12 @@ class CommitPath:
         """Whether nothing is under way, and nothing is to be applied."""
         return not self.outbox.pending and not self.batches.queued_bytes
 
+    @property
+    def visible_gid(self) -> int:
+        """All up to this GID is visible to readers of this node."""
+        settled = self.chain.settled_gid
+        return settled if self.chain.tail_gid > settled else self._state.position
+
     # ---- the log -----------------------------------------------------------------------------
 
     def deliver_writeset(
