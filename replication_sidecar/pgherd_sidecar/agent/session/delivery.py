@@ -22,7 +22,7 @@ from pgherd_sidecar.agent.log.news import LogListener
 from pgherd_sidecar.agent.session.opening import Opening
 from pgherd_sidecar.agent.session.parts import Callers, WritingParts
 from pgherd_sidecar.agent.snapshots.orders import MarkerOrders
-from pgherd_sidecar.agent.snapshots.scrub import Scrub
+from pgherd_sidecar.agent.snapshots.scrub.scrub import Scrub
 from pgherd_sidecar.core.commit.deciding import LargeDecision
 from pgherd_sidecar.core.commit.path import CommitPath, Fate
 from pgherd_sidecar.core.replication.entries import (
@@ -281,7 +281,7 @@ class Delivery(LogListener):
             self._large.came(gid, piece)
 
     def _deliver_marker(self, gid: int, marker: Marker) -> None:
-        if gid <= self._old or self._scrub.take(gid, marker):
+        if gid <= self._old or self._scrub.take_marker(gid, marker):
             return
         if self._callers.backend.ready:  # then whoever ordered it counts on us
             self._marker_orders.take(gid, marker)

@@ -25,7 +25,7 @@ from pgherd_sidecar.agent.session.freshness import AgeWatch
 from pgherd_sidecar.agent.session.opening import Opening
 from pgherd_sidecar.agent.snapshots.markers import Markers
 from pgherd_sidecar.agent.snapshots.orders import MarkerOrders
-from pgherd_sidecar.agent.snapshots.scrub import Scrub
+from pgherd_sidecar.agent.snapshots.scrub.scrub import Scrub
 from pgherd_sidecar.agent.standing.vigil import Vigil
 from pgherd_sidecar.core.replication.entries import Incarnation
 
