@@ -26,15 +26,15 @@ from pgherd_sidecar.core.consensus.model.messages import (
     Vote,
     VoteRequest,
 )
-from pgherd_sidecar.core.consensus.model.parting import (
+from pgherd_sidecar.core.consensus.model.quorum import Member, Membership, View
+from pgherd_sidecar.core.consensus.model.split import (
     Consent,
     Founding,
-    Parting,
+    SplitMessage,
     SplitPlan,
     consented,
     founding,
 )
-from pgherd_sidecar.core.consensus.model.quorum import Member, Membership, View
 from pgherd_sidecar.core.consensus.proposer import Proposer
 from pgherd_sidecar.core.consensus.reading import Barrier, ReadBarriers, Rounds
 from pgherd_sidecar.core.consensus.safekeeper import Safekeeper
@@ -53,7 +53,7 @@ class PlantedBug:
     """A replacement for `owner.attribute` that breaks `rule`.
 
     `seed` is where the search begins: shortly before a seed that found it, to save time; `storm`,
-    `segments`, `rot`, `parting`, `databases`, `reads` and `follow` say in which kind of world.
+    `segments`, `rot`, `splits`, `databases`, `reads` and `follow` say in which kind of world.
     """
 
     rule: str
@@ -64,7 +64,7 @@ class PlantedBug:
     storm: bool = True
     segments: bool = False
     rot: bool = False
-    parting: bool = False
+    splits: bool = False
     databases: bool = False
     reads: bool = False
     follow: bool = False
@@ -298,7 +298,7 @@ def _complete_when_spoken_to(keeper: Safekeeper) -> None:
 
 
 def _keeps_its_identity(
-    name: str, cluster: str, known: Parting, control: Control, index: LogIndex
+    name: str, cluster: str, known: SplitMessage, control: Control, index: LogIndex
 ) -> Iterator[Persist]:
     return laststep.take_part(name, founding(known.consents), control, index)
 
@@ -309,16 +309,18 @@ def _first_party_seeds(consents: Iterable[Consent]) -> Founding:
 
 
 def _looks_once(
-    known: Parting | None, plan: SplitPlan, mine: Member, control: Control, index: LogIndex
-) -> Parting:
+    known: SplitMessage | None, plan: SplitPlan, mine: Member, control: Control, index: LogIndex
+) -> SplitMessage:
     return consented(known, plan, Consent(mine, control.term, index.last_term, index.last))
 
 
-def _remembers_other_consents(known: Parting | None, plan: SplitPlan, consent: Consent) -> Parting:
+def _remembers_other_consents(
+    known: SplitMessage | None, plan: SplitPlan, consent: Consent
+) -> SplitMessage:
     return consented(known and replace(known, plan=plan), plan, consent)
 
 
-def _never_done(name: str, cluster: str, known: Parting | None, *, done: bool) -> bool:
+def _never_done(name: str, cluster: str, known: SplitMessage | None, *, done: bool) -> bool:
     return _remains(name, cluster, known, done=False)
 
 
@@ -488,23 +490,23 @@ PLANTED_BUGS = {
     "votes again before it is fed": PlantedBug(
         "D6", Safekeeper, "_complete", _complete_when_spoken_to, 34, rot=True
     ),
-    "identity kept": PlantedBug("S4", laststep, "last_step", _keeps_its_identity, parting=True),
+    "identity kept": PlantedBug("S4", laststep, "last_step", _keeps_its_identity, splits=True),
     "any party is the seed": PlantedBug(
-        "S4", laststep, "founding", _first_party_seeds, 30, parting=True
+        "S4", laststep, "founding", _first_party_seeds, 30, splits=True
     ),
     "goes on after it has consented": PlantedBug(
-        "S3", Splitting, "__init__", _goes_on_meanwhile, 9, parting=True
+        "S3", Splitting, "__init__", _goes_on_meanwhile, 9, splits=True
     ),
     "no second look at the quorum": PlantedBug(
-        "S1", laststep, "consent", _looks_once, 230, storm=False, parting=True
+        "S1", laststep, "consent", _looks_once, 230, storm=False, splits=True
     ),
     "consents to another plan counted": PlantedBug(
-        "S4", laststep, "consented", _remembers_other_consents, 120, storm=False, parting=True
+        "S4", laststep, "consented", _remembers_other_consents, 120, storm=False, splits=True
     ),
     "the last step done again": PlantedBug(
-        "S4", laststep, "remains", _never_done, 80, storm=False, parting=True
+        "S4", laststep, "remains", _never_done, 80, storm=False, splits=True
     ),
-    "any cluster is let in": PlantedBug("S5", identity, "_same_cluster", _always, parting=True),
+    "any cluster is let in": PlantedBug("S5", identity, "_same_cluster", _always, splits=True),
     "a reader is made a voter": PlantedBug(
         "V8", reconfiguration, "promoted", _promotes_readers, storm=False, follow=True
     ),
@@ -530,7 +532,7 @@ PLANTED_BUGS = {
         _tells_what_is_flushed,
         1924771035,
         storm=False,
-        parting=True,
+        splits=True,
         reads=True,
     ),
     "a barrier rests on a log with a loss": PlantedBug(

@@ -28,7 +28,8 @@ with lazily():
     from pgherd_sidecar.cli import top as tops
     from pgherd_sidecar.cli.shared import render
     from pgherd_sidecar.client import admin as admins
-    from pgherd_sidecar.client import cluster, parting, skipping
+    from pgherd_sidecar.client import cluster, skipping
+    from pgherd_sidecar.client import split as splits
     from pgherd_sidecar.local import delegate, herd, sidecar
     from pgherd_sidecar.local import psql as psqls
     from pgherd_sidecar.local.operations import lifecycle as local
@@ -236,7 +237,7 @@ def split(
         client = sidecar.Sidecar(description, description.member(nodes[0])).admin
     else:
         client = admins.AdminClient(admin)
-    plan = options.run(options.within(timeout_s, parting.part(client, nodes, yes=yes)))
+    plan = options.run(options.within(timeout_s, splits.split_herd(client, nodes, yes=yes)))
     click.echo(
         f"{' and '.join(plan.members)} are cluster {plan.cluster_id}; "
         "evict them where the others go on: `pgherd evict`"

@@ -249,7 +249,7 @@ class ViewBackend(Protocol):
     def leave(self, name: str, disk: str, *, dead: bool = False) -> None:
         """Have a member leave, or be evicted if it is dead."""
 
-    def part(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:
+    def split(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:
         """Have members become a cluster of their own, or say what that means."""
 
     def block(self, names: list[str], unsent: list[str]) -> None:

@@ -81,7 +81,7 @@ class TimingSettings(_Section):
     partition_split_ms: Annotated[
         Milliseconds,
         Field(
-            description="a component without a quorum that has stayed the same for so long parts"
+            description="a component without a quorum splits off when it was the same for so long"
         ),
     ] = 60_000
     same_cause_ms: Annotated[
@@ -253,7 +253,7 @@ class NodeConfig(_Section):
     cluster_id: UUID
     certified_cluster: Annotated[
         UUID | None,
-        Field(description="cluster that certificates name: what this one has parted from, say"),
+        Field(description="cluster that certificates name: what this one has split off from, say"),
     ] = None
     name: str
     number: int

@@ -11,7 +11,7 @@ has no quorum, and the same act ends it. Never the other way round, or it would 
 component of the old cluster.
 
 Called by the command line, which then changes the configuration and the certificates: the sidecar
-does not start with those of the old cluster. How running members do the same is in ``parting``.
+does not start with those of the old cluster. How running members do the same is in ``splitter``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from pgherd_sidecar.agent.log.setup import open_log
 from pgherd_sidecar.agent.membership import roster
 from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
 from pgherd_sidecar.core.consensus import Control, Member, Membership, Persist
-from pgherd_sidecar.core.consensus.model.parting import Founding
+from pgherd_sidecar.core.consensus.model.split import Founding
 from pgherd_sidecar.core.consensus.split import laststep
 from pgherd_sidecar.env.storage.segments import SegmentLog, StorageDamaged, StorageError
 
@@ -234,9 +234,9 @@ def _opened(config: NodeConfig) -> Iterator[tuple[StoredIdentity, SegmentLog]]:
     except IdentityError as error:
         raise BootstrapError(str(error)) from error
     try:
-        if identity.has_parted(config):  # or it would be a second primary component of that cluster
+        if identity.has_split(config):  # or it would be a second primary component of that cluster
             raise BootstrapError(
-                f"{config.name} has parted from cluster {config.cluster_id} and is of "
+                f"{config.name} has split off from cluster {config.cluster_id} and is of "
                 f"{identity.cluster_id}: start it, and use `pgherd split` there"
             )
         with opened_log(config) as log:

@@ -84,7 +84,7 @@ class Views:
                 self._require_whole(known)
             self._host.change(leave=((name, disk or known.disk),))
 
-    def part(self, names: list[str], *, act: bool) -> dict[str, Any]:
+    def split(self, names: list[str], *, act: bool) -> dict[str, Any]:
         """Have members without a quorum become a cluster of their own, or say what that means.
 
         Args:
@@ -92,7 +92,7 @@ class Views:
             act: do it: returns when it is asked for, and ``status`` tells when it is done.
 
         Raises:
-            Refused: these can't part.
+            Refused: these can't split off.
             Unavailable: not all of them are linked with this one.
         """
         plan = self._host.splitter.plan(names)

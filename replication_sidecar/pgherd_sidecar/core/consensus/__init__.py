@@ -78,8 +78,8 @@ from pgherd_sidecar.core.consensus.model.errors import (
 )
 from pgherd_sidecar.core.consensus.model.identity import Identity, objection
 from pgherd_sidecar.core.consensus.model.messages import Message
-from pgherd_sidecar.core.consensus.model.parting import Parting
 from pgherd_sidecar.core.consensus.model.quorum import Member, Membership, View
+from pgherd_sidecar.core.consensus.model.split import SplitMessage
 from pgherd_sidecar.core.consensus.reading import Barrier
 from pgherd_sidecar.core.consensus.roles import Role
 
@@ -102,10 +102,10 @@ __all__ = [
     "Member",
     "Membership",
     "Message",
-    "Parting",
     "Persist",
     "RemoteProtocolError",
     "Role",
+    "SplitMessage",
     "TermStart",
     "Timing",
     "View",

@@ -32,8 +32,8 @@ from pgherd_sidecar.core.consensus.model.messages import (
     Vote,
     VoteRequest,
 )
-from pgherd_sidecar.core.consensus.model.parting import Parting
 from pgherd_sidecar.core.consensus.model.quorum import Membership
+from pgherd_sidecar.core.consensus.model.split import SplitMessage
 from pgherd_sidecar.core.consensus.reading import ReadBarriers
 from pgherd_sidecar.core.consensus.roles import Role
 from pgherd_sidecar.core.consensus.safekeeper import Safekeeper
@@ -120,7 +120,7 @@ class Inbox:
                 self._handle_barrier_request(sender, message)
             case BarrierReply():
                 self._barriers.take(sender, message)
-            case Parting() | PollRequest() | PollReply():
+            case SplitMessage() | PollRequest() | PollReply():
                 pass  # between the members, not of the log
             case _:
                 assert_never(message)

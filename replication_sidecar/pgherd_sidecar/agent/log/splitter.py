@@ -1,10 +1,10 @@
-"""Members without a quorum that part for good, while their logs run: the talk.
+"""Members without a quorum that split off for good, while their logs run: the talk.
 
-Who may, and when, is ``core.consensus.split.splitting``'s; it is told here what a member sees. What
-has to be done while the log is closed is ``parted``'s: ``on_due`` asks for that, and the log begins
-again afterwards.
+``core.consensus.split.splitting`` decides who may, and when; here it is told what a member sees.
+``splitsteps`` does what has to be done while the log is closed: ``on_due`` asks for that, and the
+log begins again afterwards.
 
-What survives a restart is in ``parted``.
+What survives a restart is in ``splitsteps``.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ import structlog
 from pgherd_sidecar.agent.admin.port import Refused, Unavailable
 from pgherd_sidecar.agent.base.beat import until_next_s
 from pgherd_sidecar.agent.base.config import NodeConfig
-from pgherd_sidecar.agent.log.parted import Parted, load
+from pgherd_sidecar.agent.log.splitsteps import StoredSplit, load
 from pgherd_sidecar.agent.membership.peers import Peers
-from pgherd_sidecar.core.consensus import Membership, Parting
-from pgherd_sidecar.core.consensus.model.parting import SplitPlan
+from pgherd_sidecar.core.consensus import Membership, SplitMessage
+from pgherd_sidecar.core.consensus.model.split import SplitPlan
 from pgherd_sidecar.core.consensus.split.splitting import (
     Absent,
     Impossible,
@@ -46,7 +46,7 @@ class _Host(Protocol):
 
 
 class Splitter:
-    """One member's share in parting from its cluster.
+    """One member's share in splitting its cluster.
 
     Args:
         config: this member's.
@@ -119,7 +119,7 @@ class Splitter:
         """Return the plan of an administrator.
 
         Raises:
-            Refused: these can't part.
+            Refused: these can't split off.
             Unavailable: not all of them are linked with this one.
         """
         try:
@@ -130,11 +130,11 @@ class Splitter:
             raise Unavailable(str(error)) from error
 
     def order(self, plan: SplitPlan) -> None:
-        """Have the parties of a plan part, as soon as all are willing."""
+        """Have the parties of a plan split off, as soon as all are willing."""
         self._splitting.order(plan, self._seen(), asyncio.get_running_loop().time())
         self._carry_out()
 
-    def receive(self, sender: str, said: Parting) -> None:
+    def receive(self, sender: str, said: SplitMessage) -> None:
         """Take what another member says."""
         now_s = asyncio.get_running_loop().time()
         self._splitting.receive(sender, said, self._seen(), now_s)
@@ -153,7 +153,7 @@ class Splitter:
     def _carry_out(self) -> None:
         splitting = self._splitting
         if splitting.unsaved is not None:
-            Parted(splitting.unsaved).save(self._config.data_dir)
+            StoredSplit(splitting.unsaved).save(self._config.data_dir)
             splitting.unsaved = None
         intent = splitting.intent
         if intent is not None and intent != self._told:
