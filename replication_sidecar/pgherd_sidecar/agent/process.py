@@ -49,7 +49,7 @@ _YOUNG_COLLECTIONS = 20
 
 
 class Service(AdminBackend, Protocol):
-    """What runs on top of the log: the replica, or a stand-in for it in tests."""
+    """A service that runs on top of the log: the replica, or a stand-in for it in tests."""
 
     async def run(self) -> None:
         """Work until ``stop`` is called or something fails."""

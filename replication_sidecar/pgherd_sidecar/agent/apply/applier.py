@@ -1,7 +1,7 @@
 """The applier: writes what other members committed, in GID order, on one connection.
 
-What it writes, and which tokens it holds meanwhile, is said by ``core.commit.batches``; a batch is
-one round of the connection. Nothing survives: what was not applied is delivered again.
+``core.commit.batches`` says what it writes, and which tokens it holds meanwhile. A batch is one
+round of the connection. Nothing survives: all that was not applied is delivered again.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ WRITER_SETTINGS = (
     "SET statement_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
     trusted.AFTERWARDS,  # and from PostgreSQL 17 on transaction_timeout
-    # What just fitted the stack at the origin is some calls deeper here.
+    # A statement that just fitted the stack at the origin is some calls deeper here.
     """
     DO $$
     DECLARE
@@ -312,7 +312,7 @@ async def connect_pipeline(conninfo: str) -> Pipeline:
 
 
 def comparison(gid: int, body: bytes) -> Prepared:
-    """What comes after the rows of a writeset that carries a fingerprint.
+    """Return what comes after the rows of a writeset that carries a fingerprint.
 
     It fails with PH003 if they are not its origin's.
     """

@@ -35,7 +35,7 @@ OF_THE_MEMBER = (StorageError, LogError, IdentityError)
 
 @dataclass(slots=True)
 class About:
-    """What is being applied at the moment, for who has to tell of a failure.
+    """The work that is being applied at the moment, for those who have to tell of a failure.
 
     Attributes:
         gid: may become more exact.
@@ -124,7 +124,7 @@ def _failure(about: About, found: Judgement, cause: str) -> Failure:
 
 
 def undeliverable(error: BaseException, position: int) -> BaseException:
-    """What the failure to deliver entries means for this member.
+    """Return what the failure to deliver entries means for this member.
 
     Args:
         position: of the last entry that the replicated state has taken.

@@ -55,7 +55,7 @@ _STATEMENTS = {
     b"pgherd_commit": b"COMMIT",
 }
 _OTHER_ROWS = "PH001"
-"""What ``pgherd.expect`` says where a statement has not affected the rows that it names."""
+"""The error of ``pgherd.expect`` where a statement has not affected the rows that it names."""
 
 
 class WideRows:
@@ -93,7 +93,7 @@ class _CopyText:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the application of large transactions needs of the node.
+    """The node, as far as the application of large transactions needs it.
 
     Attributes:
         conninfo: of a connection that may write rows.
@@ -424,7 +424,7 @@ class LargeTransactions:
 
 
 def _look_at(task: "asyncio.Task[Any]") -> None:
-    """Who waits for the task hears of its error; nobody may. The error keeps no rows."""
+    """Take the error of a task that perhaps nobody waits for; it keeps no rows."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
         traceback.clear_frames(error.__traceback__)

@@ -1,10 +1,10 @@
 """Writes the rows of one writeset when they could not be written together with others.
 
-What fails in a batch is tried once more: writeset by writeset, then row by row. So all that can be
+A batch that fails is tried once more: writeset by writeset, then row by row. So all that can be
 applied is, and the entry, the table and the row that can't be are known. A writeset that carries a
 fingerprint is compared with it however it was written.
 
-What an index accepts depends on how its values are compressed: ``pglz`` gives up on a value that
+An index accepts a value or not by how it is compressed: ``pglz`` gives up on a value that
 ``lz4`` makes small enough, and the other way round. The session at the origin chose one of them.
 So a row that is too large for an index (54000) is tried with the other one, too.
 

@@ -169,7 +169,7 @@ def _is_certain(error: Exception, need: Need) -> bool:
 
 
 def _words(error: Exception) -> str:
-    """What the server says of it. It names what is missing, and no values of rows."""
+    """Return what the server says of it. It names what is missing, and no values of rows."""
     if isinstance(error, psycopg.Error):
         return error.diag.message_primary or str(error)
     return str(error)

@@ -242,7 +242,7 @@ class NodeConfig(_Section):
     """All that one sidecar is told.
 
     ``members`` are this one and, of a founder, all that found the herd with it, the same on each of
-    them; of a member that joins later, those that it asks first. Who is a member is in the log.
+    them; of a member that joins later, those that it asks first. The log says who is a member.
 
     Invariants: ``name`` and ``number`` are one of ``members``; names, numbers and peer addresses of
     the members are unique. Without ``tls`` all addresses are of the loopback interface; with it
@@ -323,7 +323,7 @@ class NodeConfig(_Section):
 
     @property
     def made_anew(self) -> bool:
-        """Whoever deploys makes a diverged node anew."""
+        """Somebody else makes a diverged node anew: the one who deploys."""
         return self.admin_port is not None if self.replaced is None else self.replaced
 
     @model_validator(mode="after")

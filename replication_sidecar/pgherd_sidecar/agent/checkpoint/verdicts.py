@@ -60,7 +60,7 @@ class Verdicts:
             self._pieces[position] = pieces_from
 
     def take_back(self, position: int) -> None:
-        """What committed there has no effect any more: it was skipped."""
+        """Forget the commit there: it was skipped, and has no effect."""
         if self.first <= position <= self.last:
             self._known[position - self.first] = _NOT
             self._pieces.pop(position, None)
@@ -115,7 +115,7 @@ def write(directory: Path, verdicts: Verdicts) -> None:
 
 
 def load(directory: Path) -> Verdicts:
-    """What the file says; nothing if there is none, or if it is damaged."""
+    """Return what the file says; nothing if there is none, or if it is damaged."""
     with suppress(FileNotFoundError, ValueError, KeyError, zlib.error):
         head, _, packed = (directory / FILE).read_bytes().partition(b"\n")
         body, said = zlib.decompress(packed), json.loads(head)

@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 class Tasks:
-    """What is needed to perform each kind of task.
+    """The means to perform each kind of task.
 
     Args:
         connection: an administrative connection.

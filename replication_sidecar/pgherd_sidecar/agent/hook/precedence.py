@@ -4,7 +4,7 @@ A command of DDL asks before it begins. If it excludes every writer, or a comman
 lost lately, its keys are ordered as an intention, and it begins once everything ordered before is
 visible here. Other transactions that take these keys lose until it has ended.
 
-Whoever commits meanwhile waits here for a while: the command may not get there, and then
+A session that commits meanwhile waits here for a while: the command may not get there, and then
 nobody has lost.
 
 A session dies without a word, so each member looks after the intentions in force: its own are

@@ -17,7 +17,7 @@ Each session of the server has one dblink connection here. Requests, one query e
 The body of a writeset that comes after pieces (flag 2) lists the tables, and it has no keys.
 
 ``HookServer`` takes the requests, checks what can be checked before the log has ordered anything,
-and refuses. What is to be ordered goes through the outbox, whose effects are carried out here.
+and refuses. The rest goes through the outbox to be ordered, and its effects are carried out here.
 Nothing survives a restart.
 """
 
@@ -56,7 +56,7 @@ _TICK_S = 0.2
 
 
 def _needs(items: list[Item]) -> list[Need]:
-    """What the commands need of a machine; a text that can't be looked through needs nothing."""
+    """Return the needs of the commands; a text that can't be looked through needs nothing."""
     try:
         return needs_of(items)
     except ParseError as error:
@@ -65,7 +65,7 @@ def _needs(items: list[Item]) -> list[Need]:
 
 
 class HookBackend(Protocol):
-    """What the hook needs of the replica."""
+    """The replica, as far as the hook needs it."""
 
     def refusal(self) -> str | None:
         """Why this node takes no writes now, None if it does."""
@@ -102,7 +102,7 @@ class HookBackend(Protocol):
         """A command has been ordered: do the other members show it (see ``showing``)?"""
 
     def left(self, who: Hashable) -> None:
-        """Whoever waited on this connection does not any more."""
+        """Let nobody wait on this connection any more."""
 
     def gone(self, pid: int) -> None:
         """A session ended; what it was certified for may have to be repaired."""
@@ -197,8 +197,8 @@ class HookServer:
         head, _, rest = query.partition(b"\n")
         words = head.split(b" ")
         if len(words) < 3 or not hmac.compare_digest(words[1], self._secret):
-            # A stranger, or a transaction older than this incarnation of the sidecar. What it
-            # asks to be ordered never will be; of anything else this incarnation knows nothing.
+            # A stranger, or a transaction older than this incarnation of the sidecar.
+            # Its order will never be carried out; of anything else this incarnation knows nothing.
             code = "40001" if words[0] in (b"W", b"B") else "08006"
             connection.fail(code, "the sidecar has begun anew during this transaction")
             return
@@ -382,7 +382,7 @@ class HookServer:
         self.carry_out()
 
     def status(self) -> dict[str, StatusValue]:
-        """What the commits of this server's sessions have met."""
+        """Return what the commits of this server's sessions have met."""
         return self._answering.figures.status()
 
     # ---- connections -----------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Splits stopped members off as a cluster of their own: an administrator's explicit act (C21).
 
 For when no quorum can return (one member, ``force``), or when a component that has none is to go on
-for good without the others (several, ``promote``). What the most advanced of their logs holds
+for good without the others (several, ``promote``). All that the most advanced of their logs holds
 counts as committed from then on, and they are the only members of a new view under a new cluster
-identity. What the others have committed beyond it is lost to them; they are another cluster, and
-the two never merge again, since members of different clusters refuse each other.
+identity. They lose what the others have committed beyond it; those are another cluster, and the two
+never merge again, since members of different clusters refuse each other.
 
 The identity changes first, of all of them: a member that dies in between is of the new cluster and
 has no quorum, and the same act ends it. Never the other way round, or it would be a second primary
@@ -37,15 +37,15 @@ class BootstrapError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What has become of the member.
+    """The member as it is after the step.
 
     Attributes:
         cluster_id: of the new cluster, to be put into its configuration.
         last_gid: the end of the old cluster's log here; all of it counts as committed now.
         left: members that the new cluster does not have.
         term: the highest that the member has seen;
-        last_term: of the end of its log. What the old cluster has committed, by one of two logs,
-            is in the one that is greater by ``end``.
+        last_term: of the end of its log. Of two logs the one that is greater by ``end`` holds all
+            that the old cluster has committed by either.
         membership: by its log.
     """
 

@@ -8,7 +8,7 @@ The caller (the replica) submits entries, is told when the commit position has a
 blocks. The contract of submissions is the log's (see ``core.consensus``): they may be lost or
 ordered twice, so the caller keeps and identifies them.
 
-What survives a restart is in ``data_dir/log``; the commit position may be lower after one.
+``data_dir/log`` survives a restart; the commit position may be lower after one.
 """
 
 import asyncio
@@ -255,7 +255,7 @@ class LogHost:
 
     @property
     def role(self) -> Role:
-        """What this member is at the moment."""
+        """The role of this member at the moment."""
         return self._member.role
 
     def status(self) -> dict[str, int | float | str | None]:
@@ -338,7 +338,7 @@ class LogHost:
 
     @property
     def membership(self) -> Membership:
-        """Who votes and who is fed, by the newest entry of this member's log."""
+        """The members that vote and that are fed, by the newest entry of this member's log."""
         return self._member.membership
 
     @property

@@ -1,8 +1,7 @@
 """The steps of a split for good that a member does between two lives of its log [S3, S4, C21].
 
 ``Splitter`` decides about them while the log runs; then the log is closed, they are done here, and
-it begins again. What a member has consented to is on disk before anybody hears of it, in
-``data_dir``::
+it begins again. A consent is on disk before anybody hears of it, in ``data_dir``::
 
     parting.json   a line of ``core.consensus.model.split``, then: is the last step done?
 
@@ -35,7 +34,7 @@ _DONE = b"done"
 
 @dataclass(frozen=True, slots=True)
 class StoredSplit:
-    """What a member has on disk about a split.
+    """The knowledge about a split that a member has on disk.
 
     Attributes:
         known: what it has consented to, and the consents that it knows; None if to nothing.

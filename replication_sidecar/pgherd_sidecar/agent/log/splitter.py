@@ -4,7 +4,7 @@
 ``splitsteps`` does what has to be done while the log is closed: ``on_due`` asks for that, and the
 log begins again afterwards.
 
-What survives a restart is in ``splitsteps``.
+``splitsteps`` keeps what survives a restart.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _PACE_S = 0.2
 
 
 class _Host(Protocol):
-    """What is asked of the log."""
+    """The log, as far as it is asked here."""
 
     @property
     def membership(self) -> Membership: ...
@@ -78,7 +78,7 @@ class Splitter:
 
     @property
     def due(self) -> SplitPlan | None:
-        """What this member has to consent to then; None if it has to do the last step."""
+        """The plan that this member has to consent to then; None if it has to do the last step."""
         return self._splitting.due
 
     @property
@@ -93,7 +93,7 @@ class Splitter:
 
     @property
     def reason(self) -> str:
-        """What a sealed member waits for; empty if it is none."""
+        """The reason why a sealed member waits; empty if it is none."""
         if not self.sealed:
             return ""
         return (

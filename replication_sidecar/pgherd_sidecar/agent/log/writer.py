@@ -3,8 +3,8 @@
 A flush of a good disk takes about 60 microseconds, handing it to a thread and back several times
 as long, and the commit of a single client pays for it twice, here and at a peer. So a flush that
 is expected to be short is done inline; when flushes become slow they move to the thread, where a
-stalled disk does not silence this member. What cannot be short, a large write or the begin of a
-segment whose file is not prepared, goes to the thread anyway.
+stalled disk does not silence this member. A write that cannot be short, a large one or the begin
+of a segment whose file is not prepared, goes to the thread anyway.
 
 Only inline flushes are measured, since in a thread the wait for the interpreter lock would count
 as disk. So now and then a flush is tried inline again, the less often the longer it was in vain.

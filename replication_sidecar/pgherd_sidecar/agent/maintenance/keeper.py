@@ -3,8 +3,8 @@
 * A time of a schedule that has come becomes a run. Any member sees to it; of two one loses.
 * A part of this member that waits is begun when the member can be spared (``guard``): in one
   transaction with the turn that everybody takes who begins one.
-* What was begun by a sidecar that is no more, or by another session with the server, has failed:
-  the member is in service again.
+* Work that was begun by a sidecar that is no more, or by another session with the server, has
+  failed: the member is in service again.
 * A member that was not heard of for long has failed. It gives up by itself before the others say
   so, as soon as it has been without a majority for a while; and it has no majority if nobody
   hears of it. So no other one is taken while it may still be at work.

@@ -1,4 +1,4 @@
-"""Who this member is: what the sidecar keeps in ``data_dir`` besides the log.
+"""The identity of this member: what the sidecar keeps in ``data_dir`` besides the log.
 
 A directory holds::
 

@@ -38,7 +38,7 @@ _log = structlog.get_logger()
 _ASK_S = 0.5
 """A member that is not in the membership as it should be asks so often, and whoever comes up."""
 _FAREWELL_S = 3.0
-"""Who has left can still hear of it for so long."""
+"""A member that has left can still hear of it for so long."""
 
 
 class Peers:

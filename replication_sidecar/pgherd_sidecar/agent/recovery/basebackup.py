@@ -161,7 +161,7 @@ def replaced(target: Path) -> Path:
 
 
 def copies(target: Path) -> list[Path]:
-    """What attempts to copy have left, or are writing."""
+    """The directory that attempts to copy have left, or are writing."""
     return list(target.parent.glob(f"{target.name}.copy-*"))
 
 

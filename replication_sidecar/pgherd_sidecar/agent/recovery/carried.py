@@ -1,4 +1,4 @@
-"""What a server that is made anew is filled with: a dump of a partner, or a snapshot.
+"""The source that a server that is made anew is filled from: a dump of a partner, or a snapshot.
 
 A small file beside the copy to be, written when all that it tells of is whole. It survives the
 death of the sidecar, so that loading can be begun again without a second dump.

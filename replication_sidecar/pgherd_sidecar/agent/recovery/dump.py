@@ -131,7 +131,7 @@ async def _tables(
 async def _described(
     holder: psycopg.AsyncConnection[Any], target: Path, sizes: dict[str, int]
 ) -> tuple[Carried, str]:
-    """What goes with the dump, and the name of the snapshot."""
+    """Return what goes with the dump, and the name of the snapshot."""
     rows = await holder.execute(
         "SELECT pgherd.carried(), pg_export_snapshot(), getdatabaseencoding(), datcollate, datctype"
         " FROM pg_database WHERE datname = current_database()"

@@ -1,4 +1,4 @@
-"""What a rebuild has done so far: a small file on the disk of the joiner, replaced as a whole.
+"""The progress of a rebuild: a small file on the disk of the joiner, replaced as a whole.
 
 The phases, each of which may be begun again from its start after a crash::
 

@@ -141,7 +141,7 @@ class Rebuild:
         return not server.has_database(self._recovery)
 
     def status(self) -> dict[str, StatusValue]:
-        """What people want to see of it."""
+        """Return what people want to see of it."""
         progress = self._progress
         done, total = self._bytes or (None, None)
         return {
@@ -235,7 +235,7 @@ class Rebuild:
     async def escort(self, caught_up: asyncio.Event) -> None:
         """Accompany a session: on a fresh copy the rebuild ends when it has caught up.
 
-        The node takes writes from then on. What the rebuild has left is removed after that, which
+        The node takes writes from then on. The remains of the rebuild are removed after that, which
         may take long; if it was interrupted, beside a later session.
         """
         if self.under_way:
@@ -412,7 +412,7 @@ class Rebuild:
 
     @contextlib.asynccontextmanager
     async def _anew_if_it_fails(self) -> AsyncIterator[None]:
-        """What can't be made of this copy is tried with another."""
+        """Begin with another copy if the server can't be made of this one."""
         try:
             yield
         except (ProgramError, OSError):

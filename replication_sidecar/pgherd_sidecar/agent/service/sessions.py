@@ -91,7 +91,7 @@ class Sessions(LogListener):
 
     @property
     def databases(self) -> Databases | None:
-        """What is known of the herd's databases, by the session or without one."""
+        """The herd's databases as they are known, by the session or without one."""
         current = self.current
         return self._standing.databases if current is None else current.state.databases
 
@@ -234,7 +234,7 @@ class Sessions(LogListener):
                 await advertise(connection, writes=False)
 
     async def _without_index(self, error: BaseException | None) -> BaseException | None:
-        """What ended the session, or that the entry is to be tried again without an index.
+        """Return what ended the session, or that the entry is to be tried again without an index.
 
         The entry's origin may have written a row that has no place in an index before it had the
         index, or after it had dropped it. Such an index gives way.

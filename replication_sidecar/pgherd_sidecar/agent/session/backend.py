@@ -1,4 +1,4 @@
-"""What the hook asks of a session of the replica, beyond the commit path."""
+"""The session of the replica, as far as the hook asks it beyond the commit path."""
 
 from array import array
 from collections.abc import Callable, Hashable
@@ -29,7 +29,7 @@ class SessionBackend:
     Attributes:
         ready: the session has caught up and is open for writes.
         drained: why this member is out of service, which has to do with the member only; None if
-            it is not. What is under way may end: the hook does not ask.
+            it is not. Transactions under way may end: the hook does not ask.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, all by name

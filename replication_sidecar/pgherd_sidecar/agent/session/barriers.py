@@ -20,7 +20,7 @@ _ABANDONED_S: Final = 5.0
 
 
 class Log(Protocol):
-    """What is asked of the log."""
+    """The log, as far as it is asked here."""
 
     def ask_barrier(self) -> int:
         """See ``LogHost``."""

@@ -287,7 +287,7 @@ class Delivery(LogListener):
             self._marker_orders.take(gid, marker)
 
     def _deliver_skip(self, skip: Skip) -> None:
-        """Whoever has applied what is skipped needs a copy of one that has not.
+        """Check that this database has not applied what is skipped; else it needs another's copy.
 
         Raises:
             SkippedError: this database has.

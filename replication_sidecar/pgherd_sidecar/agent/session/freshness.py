@@ -25,7 +25,7 @@ _SAMPLES: Final = 600
 
 
 class Freshness:
-    """What is known of the age of a member's data.
+    """The knowledge about the age of a member's data.
 
     Invariant: samples are of positions that were not visible when they were last looked at, in
     order.

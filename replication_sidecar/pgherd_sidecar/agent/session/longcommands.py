@@ -3,9 +3,9 @@
 ``sql/055_long_commands.sql`` has the rows that say what is under way, and how they are ordered. A
 member that is not the origin builds the index and reports it. The sidecar of the origin says who is
 waited for, and has all members undo the command when its client's session does not get to the end.
-If the origin is silent for long, the first of the other members does that. Whoever is silent for
-long, or drained for maintenance, is not waited for: a member that comes back builds what it lacks
-before it goes on.
+If the origin is silent for long, the first of the other members does that. A member that is silent
+for long, or drained for maintenance, is not waited for: a member that comes back builds what it
+lacks before it goes on.
 
 A drop (``sql/055_long_drops.sql``) goes the same way, with one step more: the others begin when
 PostgreSQL has done the first part at the origin. From then on it is finished, whatever becomes of
@@ -41,7 +41,7 @@ _AGAIN_S: Final = 2.0
 """Between two attempts to build."""
 _LONGEST_S: Final = 10.0
 _SILENT_S: Final = 10.0
-"""Whoever was not heard of for so long counts as away."""
+"""A member that was not heard of for so long counts as away."""
 _CREATE: Final = "CREATE INDEX "
 _UNIQUE: Final = "CREATE UNIQUE INDEX "
 _ABANDON: Final = "UPDATE pgherd.long_commands SET abandoned = $1, state = $2 WHERE token = $3"
@@ -132,7 +132,7 @@ class LongCommands:
             await self._stop_building()
 
     def status(self) -> dict[str, Any]:
-        """What is under way, as of the last look."""
+        """Return what is under way, as of the last look."""
         names = names_of(self._host.membership)
         return {
             "long_commands": [

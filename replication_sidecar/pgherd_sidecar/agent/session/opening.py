@@ -1,6 +1,6 @@
 """Opens what a session with the server begins with: connections, a known state, a new incarnation.
 
-What was opened is closed again when the session ends.
+All that was opened is closed again when the session ends.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _Connection = psycopg.AsyncConnection[Any]
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a session begins with.
+    """The things that a session begins with.
 
     Attributes:
         incarnation: of the server, new.

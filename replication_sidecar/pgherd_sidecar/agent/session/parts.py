@@ -1,4 +1,4 @@
-"""What a session of the replica consists of, and how its parts are put together.
+"""The parts of a session of the replica, and how they are put together.
 
 Each part is made from parts that are there already, and holds none that comes later. So the order
 of construction is the order in which to read them:
@@ -7,8 +7,8 @@ of construction is the order in which to read them:
 2. the *callers*: the hook's socket, and what sessions of the server that call there wait for;
 3. the *writers*: what writes into the server, and frees the way for that.
 
-Parts that come later hear of earlier ones by calling them. What the log brings is handed to all of
-them by ``delivery``.
+Parts that come later hear of earlier ones by calling them. ``delivery`` hands to all of them what
+the log brings.
 """
 
 from collections.abc import Set
@@ -82,7 +82,7 @@ class Callers:
 
 @dataclass(frozen=True, slots=True)
 class WritingParts:
-    """What writes into the server, in GID order.
+    """The parts that write into the server, in GID order.
 
     Attributes:
         ddl: executes transactions with DDL.

@@ -69,7 +69,7 @@ class UnseenChanges:
             self._unseen = []
 
     def status(self) -> dict[str, Any]:
-        """What was found at the last look."""
+        """Return what was found at the last look."""
         differ = [f"{one}: not ordered yet" for one in self._unseen] + self._failed
         return {
             "roles_differ": differ,

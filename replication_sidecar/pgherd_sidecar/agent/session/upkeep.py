@@ -152,7 +152,7 @@ class Upkeep:
         (self._pruned,) = row
 
     def status(self) -> dict[str, Any]:
-        """What was found at the last look."""
+        """Return what was found at the last look."""
         followed = {
             str(one["hold"]).removeprefix(_SUBSCRIPTION): one
             for one in self._holds
@@ -289,7 +289,7 @@ class Upkeep:
         free = shutil.disk_usage(self._config.data_dir).free
         most = min(self._limits.log_hold_bytes, free)
         holds = {str(o["hold"]): o for o in self._holds if str(o["hold"]).startswith(_JOINER)}
-        # Who joins from an old snapshot needs much from the beginning: what comes to it counts.
+        # A joiner with an old snapshot needs much from the beginning: only what is added counts.
         sizes = {name: int(one["bytes"]) for name, one in holds.items()}
         self._begun = {n: min(self._begun.get(n, size), size) for n, size in sizes.items()}
         dropped = False

@@ -1,4 +1,4 @@
-"""What becomes of this member's database, as the log says it, while no session runs.
+"""The fate of this member's database, as the log says it, while no session runs.
 
 While a session runs, its replicated state knows what the log says of databases. Between sessions,
 above all while this member's database can't go on, an ``Onlooker`` does. A database that diverges
@@ -72,7 +72,7 @@ class Standing:
 
     @property
     def databases(self) -> Databases | None:
-        """What is known; None if nothing is."""
+        """The databases as they are known; None if nothing is."""
         return None if self._onlooker is None else self._onlooker.databases
 
     @property

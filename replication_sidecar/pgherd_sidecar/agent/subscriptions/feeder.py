@@ -1,7 +1,8 @@
 """Has the member's feeder run while there are subscriptions (docs/subscriptions.md).
 
-A process of its own: taking the log apart takes long, and commits would wait for this loop. The
-kernel ends it with the sidecar. What it does it decides itself; it ends when nothing is left to do.
+The feeder is a process of its own: it takes long to take the log apart, and commits would wait for
+this loop. The kernel ends it with the sidecar. It decides itself what it does, and ends when
+nothing is left to do.
 """
 
 import asyncio
@@ -117,7 +118,7 @@ class FeederProcess:
         log.info("feeder.started", pid=self._child.pid)
 
     def stop(self) -> None:
-        """End it, if there is one. What it has begun at a subscriber is rolled back there."""
+        """End it, if there is one. Its open transaction at a subscriber is rolled back."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()

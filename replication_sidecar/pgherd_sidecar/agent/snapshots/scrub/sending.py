@@ -19,7 +19,7 @@ _LOOK_S, _LOOKS, _RETRIES = 0.02, 50, 20
 
 
 class ScrubSender:
-    """What this member has sent and not seen delivered yet.
+    """The messages that this member has sent and not seen delivered yet.
 
     Args:
         host: the log.
