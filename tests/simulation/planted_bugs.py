@@ -158,10 +158,10 @@ def _forgets_the_slowest(proposer: Proposer) -> int:
 
 
 def _term_in_memory_only(keeper: Safekeeper, term: int, vote: str | None) -> None:
-    save = keeper.journal.save
-    keeper.journal.save = lambda control: None  # type: ignore[method-assign]
+    save = keeper.journal.save_control
+    keeper.journal.save_control = lambda control: None  # type: ignore[method-assign]
     _enter_term(keeper, term, vote)
-    keeper.journal.save = save  # type: ignore[method-assign]
+    keeper.journal.save_control = save  # type: ignore[method-assign]
     keeper.journal.durable = Control(term, vote, keeper.commit_position)
 
 
@@ -216,7 +216,7 @@ def _forgets_vote(keeper: Safekeeper, term: int, vote: str | None) -> None:
         keeper._commit_bound = 0
         keeper.journal.drop_held()
     keeper.term, keeper.vote = term, vote
-    keeper.journal.save(Control(term, None, keeper.commit_position))
+    keeper.journal.save_control(Control(term, None, keeper.commit_position))
 
 
 def _sends_before_flush(journal: Journal) -> list[tuple[str, Message]]:
@@ -359,7 +359,7 @@ def _decides_while_held(
     return self._decided(gid, writeset, self._certifier.certify(gid, keys))
 
 
-_takes = Databases.take
+_takes = Databases.take_state
 
 
 def _takes_late_copies(self: Databases, position: int, entry: DatabaseState) -> None:
@@ -520,7 +520,7 @@ PLANTED_BUGS = {
         "F2", Rounds, "ask", _joins_the_round_under_way, reads=True
     ),
     "answers to former rounds counted": PlantedBug(
-        "F2", Rounds, "take", _counts_former_answers, reads=True
+        "F2", Rounds, "count_answer", _counts_former_answers, reads=True
     ),
     "only what is known to be committed is told": PlantedBug(
         "F3", ReadBarriers, "_reply", _tells_what_it_knows_committed, reads=True
@@ -548,7 +548,7 @@ PLANTED_BUGS = {
         "W4", ReplicatedState, "_refused", _refuses_and_forgets, 270, storm=False, databases=True
     ),
     "a late copy is believed": PlantedBug(
-        "W1", Databases, "take", _takes_late_copies, storm=False, databases=True
+        "W1", Databases, "take_state", _takes_late_copies, storm=False, databases=True
     ),
     "the origin goes on with what was skipped": PlantedBug(
         "W2", Databases, "skip", _skips_for_the_stopped_only, storm=False, databases=True

@@ -158,7 +158,7 @@ class SimDatabase:
         for position, entry in self._entries(state.position):
             match entry:
                 case DatabaseState():
-                    ahead.take(position, entry)
+                    ahead.take_state(position, entry)
                 case Skip():
                     ahead.skip(position, entry)
                 case Members():

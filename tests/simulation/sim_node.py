@@ -254,7 +254,7 @@ class SimNode:
 
     def change(self, join: Member | None = None, leave: tuple[tuple[str, str], ...] = ()) -> None:
         """Ask for a change of the membership here."""
-        self.input(self.incarnation, lambda member: member.change(join, leave))
+        self.input(self.incarnation, lambda member: member.change_membership(join, leave))
 
     def trim(self) -> None:
         """Trim what nobody needs, or all that may be trimmed at all."""

@@ -231,7 +231,7 @@ class SimSplitter:
             self._linked = frozenset(
                 other.name for other in world.nodes.values() if world.promoter.linked(node, other)
             )
-        self.splitting.look(self.seen, node.clock)
+        self.splitting.tick(self.seen, node.clock)
         self._carry_out()
 
     def receive(self, sender: str, said: SplitMessage) -> None:
@@ -248,13 +248,13 @@ class SimSplitter:
         if self.splitting is None:
             return False
         try:
-            plan = self.splitting.plan(names, self.seen)
+            plan = self.splitting.make_plan(names, self.seen)
         except Impossible:
             return False
         except Absent:
             return True
         self._node.world.tell("admin", f"asks {self._node.name} to split off as {plan.names}")
-        self.splitting.order(plan, self.seen, self._node.clock)
+        self.splitting.order_split(plan, self.seen, self._node.clock)
         self._carry_out()
         return True
 

@@ -276,7 +276,7 @@ async def finished(rebuild: Rebuild) -> bool:
         return False
     caught_up = asyncio.Event()
     caught_up.set()
-    await rebuild.escort(caught_up)
+    await rebuild.escort_session(caught_up)
     return True
 
 
@@ -601,7 +601,7 @@ async def running(
                 made.stopped.set()
 
         monkeypatch.setattr(Sessions, "_fence", fence)
-        monkeypatch.setattr(Standing, "follow", unknown)
+        monkeypatch.setattr(Standing, "follow_log", unknown)
         tasks.append(asyncio.create_task(made.replica.run()))
         return made
 

@@ -41,7 +41,7 @@ async def replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     async def fence(self: Sessions, _: str) -> None:
         pass
 
-    monkeypatch.setattr(Standing, "follow", unknown)
+    monkeypatch.setattr(Standing, "follow_log", unknown)
     monkeypatch.setattr(Sessions, "_fence", fence)
     yield Replica(config, host, identity)
     identity.close()

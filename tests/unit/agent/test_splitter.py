@@ -82,7 +82,7 @@ async def test_nobody_parts_by_itself_with_one_that_is_not_configured_so(tmp_pat
     side.hosts["n1"].primary = False
     await until(lambda: two._splitting._others)  # it has heard what the first one wants
     assert one.due is two.due is None
-    one.order(one.plan(["n1", "n2"]))
+    one.order_split(one.make_plan(["n1", "n2"]))
     await until(lambda: one.due is not None and two.due is not None)
     for splitter in (one, two):
         splitter.stop()
@@ -92,20 +92,20 @@ async def test_an_order_that_nobody_could_follow_is_refused(tmp_path: Path) -> N
     side = Side(tmp_path, "n1", "n2")
     one = side.start("n1")
     with pytest.raises(Refused, match="n6 are no voters"):
-        one.plan(["n1", "n6"])
+        one.make_plan(["n1", "n6"])
     with pytest.raises(Refused, match="enough to go on"):
-        one.plan(["n1", "n2", "n3"])
+        one.make_plan(["n1", "n2", "n3"])
     with pytest.raises(Refused, match="ask one of them"):
-        one.plan(["n2"])
+        one.make_plan(["n2"])
     side.hosts["n1"].peers.has_left = True
     with pytest.raises(Refused, match="has left"):
-        one.plan(["n1", "n2"])
+        one.make_plan(["n1", "n2"])
     side.hosts["n1"].peers.has_left = False
     with pytest.raises(Unavailable, match="n3 must be there"):
-        one.plan(["n1", "n3"])
+        one.make_plan(["n1", "n3"])
     side.hosts["n1"].primary = True
     with pytest.raises(Refused, match="primary component"):
-        one.plan(["n1", "n2"])
+        one.make_plan(["n1", "n2"])
     one.stop()
 
 

@@ -53,7 +53,7 @@ class Party:
         if self.share.hear(sender, said):
             self.disk = self.share.known
         if said.plan != self.share.plan:
-            self.share.want(said.plan)
+            self.share.want_plan(said.plan)
             self.share.hear(sender, said)
 
     def found(self) -> None:
@@ -71,7 +71,7 @@ def step(parties: dict[str, Party], one: Party, what: int) -> None:
         one.consent()
     elif what == 2:
         one.found()
-    elif what >= 3 and (said := one.share.say()) is not None:
+    elif what >= 3 and (said := one.share.next_message()) is not None:
         other = parties[NAMES[what - 3]]
         if other is not one:
             other.hear(one.name, SplitMessage.decode(said.encode()))
@@ -85,7 +85,7 @@ def test_c21_all_parties_end_in_one_cluster_wherever_they_die(
     happenings: list[tuple[str, int]],
 ) -> None:
     parties = {name: Party(name) for name in NAMES}
-    parties["n1"].share.want(PLAN)
+    parties["n1"].share.want_plan(PLAN)
     for name, what in happenings:
         consents = {one.name: one.disk for one in parties.values()}
         step(parties, parties[name], what)
@@ -95,7 +95,7 @@ def test_c21_all_parties_end_in_one_cluster_wherever_they_die(
             if one.founded is not None:
                 assert all(other.disk is not None for other in parties.values())
     if all(one.disk is None for one in parties.values()):
-        parties["n1"].share.want(PLAN)  # all have died before they promised anything
+        parties["n1"].share.want_plan(PLAN)  # all have died before they promised anything
     for _ in range(8):
         for name in NAMES:
             for what in (3, 4, 5, 1, 2):
@@ -113,7 +113,7 @@ def test_c21_they_go_on_with_the_most_advanced_log_in_a_term_that_nobody_has_see
 
 def test_nobody_consents_before_all_are_willing() -> None:
     share = SplitShare("n1")
-    share.want(PLAN)
+    share.want_plan(PLAN)
     share.hear("n2", SplitMessage(PLAN))
     assert share.due is None
     share.hear("n3", SplitMessage(PLAN))
@@ -124,7 +124,7 @@ def test_who_has_consented_may_turn_to_fewer_and_tells_nobody_of_the_first_plan(
     first = consented(None, PLAN, Consent(Member("n1", "disk of n1"), *ENDS["n1"]))
     fewer = replace(PLAN, parties=PLAN.parties[:2])
     share = SplitShare("n1", first)
-    share.want(fewer)
+    share.want_plan(fewer)
     share.hear("n2", SplitMessage(fewer))
     assert share.due == fewer and fewer.successor != PLAN.successor
     known = consented(share.known, fewer, first.consents[0])

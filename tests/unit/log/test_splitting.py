@@ -26,7 +26,7 @@ def one(delay_s: float | None = None) -> Splitting:
 
 def test_a_party_consents_when_all_are_willing() -> None:
     splitting = one()
-    splitting.order(PLAN, ALONE, 0.0)
+    splitting.order_split(PLAN, ALONE, 0.0)
     assert splitting.take_messages() == [("n2", SplitMessage(PLAN))]
     splitting.receive("n2", SplitMessage(PLAN), ALONE, 0.1)
     assert (splitting.due, splitting.ending) == (PLAN, True)
@@ -43,23 +43,23 @@ def test_s1_who_can_go_on_by_the_time_the_last_one_is_willing_does_not_consent(
     seen: SplitSurroundings,
 ) -> None:
     splitting = one()
-    splitting.order(PLAN, ALONE, 0.0)
+    splitting.order_split(PLAN, ALONE, 0.0)
     splitting.receive("n2", SplitMessage(PLAN), seen, 0.1)
     assert (splitting.due, splitting.ending) == (None, False)
 
 
 def test_a_wish_that_comes_to_nothing_is_forgotten() -> None:
     splitting = one()
-    splitting.order(PLAN, ALONE, 0.0)
-    splitting.look(ALONE, ORDER_S - 1)
+    splitting.order_split(PLAN, ALONE, 0.0)
+    splitting.tick(ALONE, ORDER_S - 1)
     assert splitting.intent == PLAN
-    splitting.look(ALONE, ORDER_S)
+    splitting.tick(ALONE, ORDER_S)
     assert splitting.intent is None
 
 
 def test_a_member_in_the_primary_component_has_no_plan() -> None:
     with pytest.raises(Impossible, match="in the primary component"):
-        one().plan(["n1", "n2"], replace(ALONE, primary=True))
+        one().make_plan(["n1", "n2"], replace(ALONE, primary=True))
 
 
 def test_s4_the_last_step_is_done_once_and_by_those_only_who_are_still_of_one_of_the_two() -> None:

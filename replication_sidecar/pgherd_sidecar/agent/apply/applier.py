@@ -189,9 +189,9 @@ class Applier:
     async def _do(self, work: Work, about: About) -> None:
         if work.fresh_catalog or work.task is not None:
             await self._round(work, [])
-            self._chain.settle(work.link.prev)
+            self._chain.settle_to(work.link.prev)
         if work.fresh_catalog:
-            self._rows.forget()
+            self._rows.forget_shapes()
         if work.task is not None:
             await self._perform(work)
         else:
@@ -215,7 +215,7 @@ class Applier:
             body = work.compared.get(gid)
             compare = [] if body is None else [comparison(gid, body)]
             await writer.write(about, keys, items, compare)
-            self._chain.settle(gid)
+            self._chain.settle_to(gid)
             about.prev = gid
 
     async def _round(self, work: Work, statements: list[Prepared]) -> None:
@@ -254,7 +254,7 @@ class Applier:
         if ahead is not None and ahead[0] is work:
             statements = ahead[1]
         else:
-            await self._rows.learn(self._unknown_tables(work))
+            await self._rows.learn_tables(self._unknown_tables(work))
             statements = self._merged(work)
         self._pipeline.provide(statements, self._rows.query)
         return statements + [comparison(gid, body) for gid, body in work.compared.items()]
@@ -283,7 +283,7 @@ class Applier:
         self.applied_batches += 1
         self.applied_writesets += len(work.writesets)
         limit = self._batches.token_limit
-        if self._batches.finish(work):
+        if self._batches.finish_item(work):
             self._pass_token(work)
         elif self._batches.token_limit > limit:
             self._on_token()

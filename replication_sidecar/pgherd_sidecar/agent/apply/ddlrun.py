@@ -211,7 +211,7 @@ class DdlRunner:
         about.statement, about.table = "rows", ", ".join(sorted({item[0] for item in segment}))
         rows = RowStatements(shape)
         tables = [table for table, _, _ in segment]
-        await rows.learn(tables)
+        await rows.learn_tables(tables)
         rows.keep_apart(tables)  # what follows is not tried in two ways
         plan = merge_writesets([(key_array(writeset.keys), segment)], rows)
         together = execute is _execute

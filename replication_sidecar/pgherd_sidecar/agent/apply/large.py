@@ -233,7 +233,7 @@ class LargeTransaction:
         if any(s.op is Op.TRUNCATE for wave in plan.waves for s in wave.statements):
             await self._turn.wait()  # it shuts out readers
         await self._wait_for(position)
-        await self._rows.learn([s.table for wave in plan.waves for s in wave.statements])
+        await self._rows.learn_tables([s.table for wave in plan.waves for s in wave.statements])
         if self._by_row is not None:
             await RowWriter(pipeline, self._rows).write_rows(self._by_row, plan, inside=True)
             return
@@ -246,7 +246,7 @@ class LargeTransaction:
     async def _copy_of(self, data: bytes) -> "_CopyText | None":
         """The COPY that writes rows; None if it can't take them."""
         lines = read_lines(data)
-        await self._rows.learn([lines.table])
+        await self._rows.learn_tables([lines.table])
         query = self._rows.copy(lines.table)
         text = await asyncio.to_thread(csv, lines) if query is not None else None
         if query is None or text is None:
@@ -294,7 +294,7 @@ class LargeTransactions:
         self._ending: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
-    def came(self, gid: int, piece: Piece) -> None:
+    def take_piece(self, gid: int, piece: Piece) -> None:
         """A piece of another member's transaction counts: write it early, if few do so."""
         identity = piece.member, piece.serial
         known = self._early.get(identity)
@@ -327,13 +327,13 @@ class LargeTransactions:
             for identity in [one for one in self._early if not is_open(*one)]:
                 self._end(self._early.pop(identity))
 
-    def decide(self, gid: int, writeset: Writeset) -> None:
+    def note_commit(self, gid: int, writeset: Writeset) -> None:
         """A remote transaction commits: what was begun early of it waits for its turn."""
         begun = self._early.pop((writeset.member, pieces_body(writeset.body).serial), None)
         if begun is not None:
             self._decided[gid] = begun
 
-    async def apply(self, writeset: Writeset, gid: int, prev: int, first: int) -> None:
+    async def apply_transaction(self, writeset: Writeset, gid: int, prev: int, first: int) -> None:
         """Apply a transaction whose turn has come.
 
         Args:

@@ -71,7 +71,7 @@ class RowWriter:
         """
         tables = dict.fromkeys(table for table, _, _ in items)
         about.table = ", ".join(tables)
-        await self._rows.learn(list(tables))
+        await self._rows.learn_tables(list(tables))
         plan = merge_writesets([(keys, items)], self._rows)
         refused = await self._refusal(about, plan, compare)
         if refused in IN_THE_WAY:

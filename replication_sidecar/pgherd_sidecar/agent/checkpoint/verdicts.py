@@ -40,7 +40,9 @@ class Verdicts:
         """The last position that is known; ``first - 1`` if none is."""
         return self.first + len(self._known) - 1
 
-    def note(self, position: int, *, committed: bool, pieces_from: int | None = None) -> None:
+    def note_decision(
+        self, position: int, *, committed: bool, pieces_from: int | None = None
+    ) -> None:
         """Remember one; those that are delivered again are known. After a gap nothing else is.
 
         Args:
@@ -82,7 +84,7 @@ class Verdicts:
         broken = (gid for gid, begun in self._pieces.items() if begun < first <= gid)
         return max(broken, default=first - 1) + 1
 
-    def forget(self, before: int) -> None:
+    def forget_before(self, before: int) -> None:
         """Forget what comes before a position."""
         gone = min(max(before - self.first, 0), len(self._known))
         del self._known[:gone]

@@ -95,7 +95,7 @@ class Precedence:
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
+    def begin_command(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
         """A command is about to begin; ``answer`` tells it to go on.
 
         Args:

@@ -76,7 +76,7 @@ class HookBackend(Protocol):
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         """Call ``wake`` once ``gid`` is visible on this node; repair it if need be."""
 
-    def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
+    def begin_command(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
         """A command is about to begin (see ``precedence``)."""
 
     def when_free(self, xid: int, keys: "array[int]", go: Callable[[], None]) -> None:
@@ -101,10 +101,10 @@ class HookBackend(Protocol):
     def when_shown(self, gid: int, rest_s: float, answer: Callable[[bytes], None]) -> None:
         """A command has been ordered: do the other members show it (see ``showing``)?"""
 
-    def left(self, who: Hashable) -> None:
+    def drop_waiter(self, who: Hashable) -> None:
         """Let nobody wait on this connection any more."""
 
-    def gone(self, pid: int) -> None:
+    def end_session(self, pid: int) -> None:
         """A session ended; what it was certified for may have to be repaired."""
 
 
@@ -219,7 +219,7 @@ class HookServer:
                 connection.done(b"YIELD" if yields else b"GO")
             case b"I":
                 keys = array("q", [int(key) for key in rest.split(b",") if key])
-                self.backend.ask(int(words[2]), keys, lambda: connection.done(b"OK"))
+                self.backend.begin_command(int(words[2]), keys, lambda: connection.done(b"OK"))
             case b"D":
                 self.backend.announce_drop(
                     rest.decode(),
@@ -394,9 +394,9 @@ class HookServer:
     def closed(self, connection: "HookConnection") -> None:
         """Note the end of a session."""
         self._connections.discard(connection)
-        self.backend.left(connection)
+        self.backend.drop_waiter(connection)
         self._waiting = {xid: who for xid, who in self._waiting.items() if who is not connection}
         pid = self._outbox.end_session(connection)
         self._schedule()
         if pid:
-            self.backend.gone(pid)
+            self.backend.end_session(pid)

@@ -81,7 +81,7 @@ class Voting:
         self._running: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
-    def begin(
+    def begin_vote(
         self, keys: "array[int]", needs: list[Need], answer: Callable[[Veto | None], None]
     ) -> None:
         """Find out whether a transaction may be ordered.

@@ -136,7 +136,7 @@ class LogHost:
             receive=self._receive,
             on_up=self._link_up,
             on_ended=self._peer_ended,
-            ask=lambda wish: self.change(join=wish),
+            ask=lambda wish: self.change_membership(join=wish),
             on_retired=self._retire,
             successor=self.splitter.successor,
         )
@@ -361,7 +361,9 @@ class LogHost:
         """How long this member has been outside the primary component."""
         return self._component.secondary_s
 
-    def change(self, join: Member | None = None, leave: tuple[tuple[str, str], ...] = ()) -> None:
+    def change_membership(
+        self, join: Member | None = None, leave: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         """Ask for a change of the membership; may be lost: ask until ``membership`` says so.
 
         Who is to leave is named with its disk: a successor under its name is not meant.
@@ -370,7 +372,7 @@ class LogHost:
         if judges and not self._peers.fit(self._config.name, Change(join)):
             return
         if self._running:
-            self._member.change(join, leave)
+            self._member.change_membership(join, leave)
             self._wake()
 
     # ---- outputs ---------------------------------------------------------------------------

@@ -115,7 +115,7 @@ class Splitter:
         if self._timer is not None:
             self._timer.cancel()
 
-    def plan(self, names: Iterable[str]) -> SplitPlan:
+    def make_plan(self, names: Iterable[str]) -> SplitPlan:
         """Return the plan of an administrator.
 
         Raises:
@@ -123,15 +123,15 @@ class Splitter:
             Unavailable: not all of them are linked with this one.
         """
         try:
-            return self._splitting.plan(names, self._seen())
+            return self._splitting.make_plan(names, self._seen())
         except Impossible as error:
             raise Refused(str(error)) from error
         except Absent as error:
             raise Unavailable(str(error)) from error
 
-    def order(self, plan: SplitPlan) -> None:
+    def order_split(self, plan: SplitPlan) -> None:
         """Have the parties of a plan split off, as soon as all are willing."""
-        self._splitting.order(plan, self._seen(), asyncio.get_running_loop().time())
+        self._splitting.order_split(plan, self._seen(), asyncio.get_running_loop().time())
         self._carry_out()
 
     def receive(self, sender: str, said: SplitMessage) -> None:
@@ -143,7 +143,7 @@ class Splitter:
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(until_next_s(_PACE_S), self._look)
-        self._splitting.look(self._seen(), loop.time())
+        self._splitting.tick(self._seen(), loop.time())
         self._carry_out()
 
     def _seen(self) -> SplitSurroundings:

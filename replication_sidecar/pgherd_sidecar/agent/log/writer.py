@@ -60,7 +60,7 @@ class FlushPace:
         """Whether the next flush is to be done inline: expected to be short, or as a trial."""
         return self.fast or now >= self._again_s
 
-    def note(self, duration_s: float, now: float) -> None:
+    def note_flush(self, duration_s: float, now: float) -> None:
         """Account for an inline flush that has just ended."""
         self.slowest_s = max(self.slowest_s, duration_s)
         if duration_s >= STALL_S or not self.fast:
@@ -115,7 +115,7 @@ class LogWriter:
         self._prepare_spare()
         self.writes += 1
         if self._inline(persist):
-            self.pace.note(self._timed_persist(persist), self._loop.time())
+            self.pace.note_flush(self._timed_persist(persist), self._loop.time())
             return True
         self._queued += 1
         self._submit(

@@ -206,7 +206,7 @@ class Peers:
         """See ``Links``."""
         self._links.block(names, unsent)
 
-    def heard(self) -> frozenset[str]:
+    def members_heard(self) -> frozenset[str]:
         """Return the members that are there at present, as far as this one can tell, itself too."""
         now, names = asyncio.get_running_loop().time(), set[str]()
         for name in self.linked:

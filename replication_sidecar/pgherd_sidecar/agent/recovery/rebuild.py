@@ -232,7 +232,7 @@ class Rebuild:
                 if phase is Phase.STARTING:
                     return True
 
-    async def escort(self, caught_up: asyncio.Event) -> None:
+    async def escort_session(self, caught_up: asyncio.Event) -> None:
         """Accompany a session: on a fresh copy the rebuild ends when it has caught up.
 
         The node takes writes from then on. The remains of the rebuild are removed after that, which

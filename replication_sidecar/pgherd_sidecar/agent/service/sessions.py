@@ -175,10 +175,10 @@ class Sessions(LogListener):
             self.current = current
             async with asyncio.TaskGroup() as group:
                 group.create_task(current.run())
-                group.create_task(self._standing.speak(current.caught_up))
+                group.create_task(self._standing.announce_rebuild(current.caught_up))
                 group.create_task(self._end_incident(current.caught_up))
                 if self._fitness.rebuild is not None:
-                    group.create_task(self._fitness.rebuild.escort(current.caught_up))
+                    group.create_task(self._fitness.rebuild.escort_session(current.caught_up))
 
     async def _choose(self, error: DivergedError) -> None:
         """Say in the log that this database has diverged, and see how it goes on with it."""

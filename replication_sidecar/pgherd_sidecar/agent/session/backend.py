@@ -83,9 +83,9 @@ class SessionBackend:
         """See HookBackend."""
         self._visibility.when_visible(gid, wake)
 
-    def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
+    def begin_command(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
         """See HookBackend."""
-        self._precedence.ask(xid, keys, answer)
+        self._precedence.begin_command(xid, keys, answer)
 
     def when_free(self, xid: int, keys: "array[int]", go: Callable[[], None]) -> None:
         """See HookBackend."""
@@ -95,7 +95,7 @@ class SessionBackend:
         self, keys: "array[int]", needs: list[Need], answer: Callable[[Veto | None], None]
     ) -> None:
         """See HookBackend."""
-        self._voting.begin(keys, needs, answer)
+        self._voting.begin_vote(keys, needs, answer)
 
     def announce_drop(self, what: str, answer: Callable[[str, str], None]) -> None:
         """See HookBackend."""
@@ -109,17 +109,17 @@ class SessionBackend:
         self, who: Hashable, wait_s: float, answer: Callable[[bytes], None], *, begins: bool
     ) -> None:
         """See HookBackend."""
-        take = self._barriers.begin if begins else self._barriers.go_on
+        take = self._barriers.take_reader if begins else self._barriers.go_on
         take(who, wait_s, answer)
 
     def when_shown(self, gid: int, rest_s: float, answer: Callable[[bytes], None]) -> None:
         """See HookBackend."""
         self._showing.begin(gid, rest_s, answer)
 
-    def left(self, who: Hashable) -> None:
+    def drop_waiter(self, who: Hashable) -> None:
         """See HookBackend."""
-        self._barriers.drop(who)
+        self._barriers.drop_reader(who)
 
-    def gone(self, pid: int) -> None:
+    def end_session(self, pid: int) -> None:
         """See HookBackend."""
         self._visibility.end_session(pid)

@@ -35,7 +35,7 @@ class Freshness:
         self._samples: deque[tuple[float, int]] = deque()
         self._caught_up = False
 
-    def look(self, now_s: float, known: int, visible: int, *, caught_up: bool) -> None:
+    def take_sample(self, now_s: float, known: int, visible: int, *, caught_up: bool) -> None:
         """Take a sample.
 
         Args:
@@ -89,7 +89,9 @@ class AgeWatch:
         """Take samples for ever."""
         while True:
             known, visible = self._host.commit_position, self._path.visible_gid
-            self._freshness.look(self._loop.time(), known, visible, caught_up=self._backend.ready)
+            self._freshness.take_sample(
+                self._loop.time(), known, visible, caught_up=self._backend.ready
+            )
             await asyncio.sleep(until_next_s(_PACE_S))
 
     def age_s(self) -> float | None:

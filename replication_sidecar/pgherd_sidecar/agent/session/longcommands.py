@@ -152,7 +152,7 @@ class LongCommands:
 
     def _listen(self) -> None:
         now = self._loop.time()
-        heard = self._host.peers.heard()
+        heard = self._host.peers.members_heard()
         for name in names_of(self._host.membership).values():
             if name in heard or name not in self._last_heard:
                 self._last_heard[name] = now

@@ -131,7 +131,7 @@ async def _skips(
     rows = await connection.execute("SELECT gid FROM pgherd.skipped")
     passed = frozenset([gid for (gid,) in await rows.fetchall()])
     standing.go_on_from(state)
-    await standing.follow()
+    await standing.follow_log()
     assert standing.databases is not None
     for gid in standing.databases.skipped:
         if gid <= chain_end and gid not in passed:

@@ -165,7 +165,7 @@ def _others(config: NodeConfig, host: LogHost, away: Set[str]) -> dict[str, int]
 
 def _asked(config: NodeConfig, host: LogHost, away: Set[str]) -> frozenset[str]:
     """Those of them that can be reached at present."""
-    return host.peers.heard() & _others(config, host, away).keys()
+    return host.peers.members_heard() & _others(config, host, away).keys()
 
 
 def make_writing(
@@ -205,7 +205,7 @@ def make_writing(
         batches=path.batches,
         rows=rows,
         writers=writers,
-        repair=settler.repair,
+        repair=settler.repair_transaction,
         perform=Tasks(admin, ddl=ddl, large=large, leaks=leaks, rows=rows).perform,
         on_token=callers.hook.carry_out,
     )
@@ -266,7 +266,7 @@ def herd_of(host: LogHost, databases: Databases) -> SeenHerd | None:
     if view is None:
         return None
     whole = {names[number] for number in databases.whole if number in names}
-    return SeenHerd(view, host.peers.heard(), whole)
+    return SeenHerd(view, host.peers.members_heard(), whole)
 
 
 def maintained(host: LogHost) -> list[str]:
@@ -291,5 +291,5 @@ def make_house(
         chain=path.chain,
         state=opening.state,
         verdicts=verdicts,
-        leaked=writing.leaks.order,
+        leaked=writing.leaks.order_leak,
     )

@@ -115,7 +115,7 @@ class ReplicaSession:
                 group.create_task(callers.precedence.run())
                 await self._begin()
                 group.create_task(self._fence.run())
-                group.create_task(self._vigil.stand(self.state.databases))
+                group.create_task(self._vigil.affirm_whole(self.state.databases))
                 group.create_task(self._house.run())
                 group.create_task(self._scrub.run())
                 group.create_task(callers.long.run())
@@ -141,7 +141,7 @@ class ReplicaSession:
         await self._callers.visibility.visible(min(began_at, self.path.chain.tail_gid))
         await sequences.move_after_crash(self.connection)
         if not self._host.reads_only:
-            await self._fence.open()
+            await self._fence.let_writes_pass()
         self.backend.ready = True
         self.caught_up.set()
         gid, incarnation = self.path.chain.settled_gid, self._opening.incarnation

@@ -29,7 +29,9 @@ class UnseenChanges:
         self._failed: list[str] = []
         self._undone: list[str] = []
 
-    async def look(self, connection: psycopg.AsyncConnection[Any], *, at_owners: bool) -> None:
+    async def order_changes(
+        self, connection: psycopg.AsyncConnection[Any], *, at_owners: bool
+    ) -> None:
         """Order what was changed here, if anything was.
 
         Args:

@@ -44,7 +44,7 @@ class Ages:
         self._fine: deque[tuple[float, int]] = deque(maxlen=_FINE)
         self._coarse: deque[tuple[float, int]] = deque(maxlen=_COARSE)
 
-    def see(self, now_s: float, gid: int) -> None:
+    def note_newest(self, now_s: float, gid: int) -> None:
         """Take the newest GID of a moment."""
         self._fine.append((now_s, gid))
         if not self._coarse or now_s - self._coarse[-1][0] >= _COARSE_S:
@@ -71,7 +71,7 @@ class FeederProcess:
         self._loop = asyncio.get_running_loop()
         self._due = self._loop.time()
 
-    async def look(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    async def begin_if_needed(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Begin a feeder if one is needed.
 
         Args:

@@ -17,7 +17,7 @@ Use, in the order that matters::
     member.receive(peer, message, now)        RemoteProtocolError: close that link, go on
     member.meet(peer, disk)                   a link is up; before anything is received from it
     member.submit(data, count, now)           False: keep it, submit it later
-    member.change(join=..., leave=...)        until `member.membership` says that it is so
+    member.change_membership(...)             until `member.membership` says that it is so
     member.persisted(ticket, now)
     member.fetched(fetch, blocks, now)
     member.ask_barrier(now)                   see `barrier`

@@ -115,11 +115,11 @@ class Inbox:
             case Mend():
                 self._handle_mend(sender, message)
             case Mended():
-                self._pending.effects.mend += self._repair.take(sender, message)
+                self._pending.effects.mend += self._repair.take_blocks(sender, message)
             case BarrierRequest():
                 self._handle_barrier_request(sender, message)
             case BarrierReply():
-                self._barriers.take(sender, message)
+                self._barriers.count_answer(sender, message)
             case SplitMessage() | PollRequest() | PollReply():
                 pass  # between the members, not of the log
             case _:

@@ -94,9 +94,9 @@ class Scrub:
         if not self._asked.interval_s:
             return True
         if isinstance(message, Answer):
-            self._conclude(self._ledger.answer(message))
+            self._conclude(self._ledger.take_answer(message))
             return True
-        concluded = self._ledger.request(gid, message, self._members())
+        concluded = self._ledger.take_request(gid, message, self._members())
         if concluded is None:
             return True
         self._opened_s = self._loop.time()

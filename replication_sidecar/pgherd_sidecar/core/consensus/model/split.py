@@ -154,13 +154,13 @@ class SplitShare:
         self._willing: set[str] = set()
         self._begun = False
 
-    def want(self, plan: SplitPlan) -> None:
+    def want_plan(self, plan: SplitPlan) -> None:
         """Be willing for this and nothing else."""
         if plan != self.intent:
             self._willing, self._begun = {self._name}, False
         self.intent = plan
 
-    def drop(self) -> None:
+    def drop_plan(self) -> None:
         """Be willing for nothing."""
         self.intent = None
 
@@ -206,7 +206,7 @@ class SplitShare:
         names = self.plan.names if self.plan is not None else ()
         return tuple(name for name in names if name not in self.consents)
 
-    def say(self, *, ordered: bool = True) -> SplitMessage | None:
+    def next_message(self, *, ordered: bool = True) -> SplitMessage | None:
         """Return what to tell the other parties, None if there is nothing.
 
         Args:

@@ -122,7 +122,7 @@ class Splitting:
         messages, self._messages = self._messages, []
         return messages
 
-    def plan(self, names: Iterable[str], seen: SplitSurroundings) -> SplitPlan:
+    def make_plan(self, names: Iterable[str], seen: SplitSurroundings) -> SplitPlan:
         """Return the plan of an administrator.
 
         Raises:
@@ -142,7 +142,7 @@ class Splitting:
             raise Absent(f"{', '.join(silent)} must be there, and is not linked")
         return plan
 
-    def order(self, plan: SplitPlan, seen: SplitSurroundings, now_s: float) -> None:
+    def order_split(self, plan: SplitPlan, seen: SplitSurroundings, now_s: float) -> None:
         """Have the parties of a plan split off, as soon as all are willing."""
         self._want(plan, now_s + ORDER_S, orders=True)
         self._say(seen)
@@ -168,7 +168,7 @@ class Splitting:
                 self._share.hear(sender, said)
         self._maybe_end(seen)
 
-    def look(self, seen: SplitSurroundings, now_s: float) -> None:
+    def tick(self, seen: SplitSurroundings, now_s: float) -> None:
         """Do what the time demands; called several times a second."""
         if self.ending:
             return
@@ -179,7 +179,7 @@ class Splitting:
         if self.intent is not None and (
             self._objection(self.intent, seen) or now_s >= self._forget_s
         ):
-            self._share.drop()
+            self._share.drop_plan()
         due = self._delay_s is not None and now_s - self._since_s >= self._delay_s
         if side is not None and due and not self.sealed:
             self._split_by_policy(side, seen, now_s)
@@ -200,7 +200,7 @@ class Splitting:
             self._forget_s = 0.0
         self._orders = orders
         self._forget_s = max(self._forget_s, until_s)
-        self._share.want(plan)
+        self._share.want_plan(plan)
 
     def _split_by_policy(self, side: frozenset[str], seen: SplitSurroundings, now_s: float) -> None:
         disks = seen.disks
@@ -225,7 +225,7 @@ class Splitting:
         return self.trouble or objection(plan, seen.membership)
 
     def _say(self, seen: SplitSurroundings) -> None:
-        said = self._share.say(ordered=self._orders)
+        said = self._share.next_message(ordered=self._orders)
         live = self.sealed or (said is not None and said.plan == self.intent)
         if said is not None and live:
             self._messages += [(n, said) for n in sorted(seen.linked.intersection(said.plan.names))]
