@@ -31,7 +31,7 @@ from pgherd_sidecar.agent.admin.health import HealthServer
 from pgherd_sidecar.agent.admin.port import AdminBackend
 from pgherd_sidecar.agent.admin.remote import RemoteAdmin
 from pgherd_sidecar.agent.base import logging
-from pgherd_sidecar.agent.base.config import ConfigError, NodeConfig, load
+from pgherd_sidecar.agent.base.config import ConfigError, NodeConfig, load_config
 from pgherd_sidecar.agent.log import splitsteps
 from pgherd_sidecar.agent.log.bootstrap import BootstrapError
 from pgherd_sidecar.agent.log.host import LogHost
@@ -61,12 +61,12 @@ class Service(AdminBackend, Protocol):
 MakeService = Callable[[NodeConfig, LogHost, StoredIdentity], Service]
 
 
-def run(arguments: list[str], make_service: MakeService) -> None:
+def run_sidecar(arguments: list[str], make_service: MakeService) -> None:
     """Run a sidecar around the service that ``make_service`` returns; exits on errors."""
     parser = argparse.ArgumentParser("pgherd-sidecar", description="Replication manager of a node.")
     parser.add_argument("--config", type=Path, required=True, help="JSON file of the node")
     try:
-        config = load(parser.parse_args(arguments).config)
+        config = load_config(parser.parse_args(arguments).config)
         identity = StoredIdentity(config)
     except (ConfigError, IdentityError) as error:
         parser.exit(_UNUSABLE, f"pgherd-sidecar: error: {error}\n")

@@ -182,7 +182,7 @@ async def test_nobody_consents_whose_log_has_come_to_make_the_parties_a_quorum(
     herd, node = await left_over(tmp_path)
     parties = (("n2", herd.nodes["n2"].disk), ("n3", node.disk))
     splitsteps.consent(node.config, node.disk, SplitPlan(str(node.config.cluster_id), parties))
-    assert splitsteps.load(node.config.data_dir).known is None
+    assert splitsteps.load_split(node.config.data_dir).known is None
 
 
 async def test_c21_a_member_that_has_split_off_is_not_split_off_again_under_the_identity_it_shares(
@@ -225,10 +225,10 @@ async def test_a_member_with_a_damaged_log_does_not_consent(
     monkeypatch.setattr(bootstrap, "require_whole", damaged)
     with pytest.raises(BootstrapError):
         splitsteps.consent(node.config, node.disk, plan_of(node))
-    assert splitsteps.load(node.config.data_dir).known is None
+    assert splitsteps.load_split(node.config.data_dir).known is None
 
 
 def test_a_damaged_file_about_a_split_stops_the_member(tmp_path: Path) -> None:
     (tmp_path / "parting.json").write_text("[]")
     with pytest.raises(IdentityError, match="is damaged"):
-        splitsteps.load(tmp_path)
+        splitsteps.load_split(tmp_path)

@@ -19,7 +19,7 @@ from pgherd_sidecar.core.commit.batches import Batches, Procedure, Work
 from pgherd_sidecar.core.commit.chain import Chain, LocalLink
 from pgherd_sidecar.core.replication.merge import merge_writesets
 from pgherd_sidecar.pg import trusted
-from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.failures import Trouble, judge_error
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import RowStatements
 
@@ -198,9 +198,9 @@ class Applier:
             try:
                 await self._round(work, await self._statements(work))
             except Exception as error:
-                if judge(error).trouble is not Trouble.REFUSED:
+                if judge_error(error).trouble is not Trouble.REFUSED:
                     raise
-                log.warning("batch.refused", gid=work.link.gid, error=judge(error).cause)
+                log.warning("batch.refused", gid=work.link.gid, error=judge_error(error).cause)
                 await self._one_by_one(work, about)
 
     async def _one_by_one(self, work: Work, about: About) -> None:

@@ -25,7 +25,7 @@ from pgherd_sidecar.agent.membership.identity import IdentityError
 from pgherd_sidecar.core.consensus.model.errors import LogError
 from pgherd_sidecar.core.replication.entries import EntryFormatError
 from pgherd_sidecar.env.storage.segments import StorageError
-from pgherd_sidecar.pg.failures import Judgement, Trouble, judge
+from pgherd_sidecar.pg.failures import Judgement, Trouble, judge_error
 
 log = structlog.get_logger()
 
@@ -94,12 +94,12 @@ def _concern(about: About, error: Exception) -> None:
         return
     if isinstance(error, DivergedError):
         if error.failure is None:
-            cause = judge(error.__cause__) if error.__cause__ is not None else None
+            cause = judge_error(error.__cause__) if error.__cause__ is not None else None
             error.failure = _failure(about, cause or Judgement(Trouble.REFUSED), str(error))
         return
     if isinstance(error, RebuildNeededError | EntryFailedError):
         return
-    found = judge(error)
+    found = judge_error(error)
     if found.trouble is Trouble.REFUSED and not found.sqlstate:
         log.error("entry.unforeseen", gid=about.gid, exc_info=error)
     failure = _failure(about, found, found.cause)

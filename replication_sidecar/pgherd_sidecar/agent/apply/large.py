@@ -38,7 +38,7 @@ from pgherd_sidecar.core.replication.entries import (
 from pgherd_sidecar.core.replication.lines import csv, holds_lines, read_lines
 from pgherd_sidecar.core.replication.merge import Op
 from pgherd_sidecar.core.replication.piecerows import plan_piece
-from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.failures import Trouble, judge_error
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import Describe, RowStatements
 
@@ -358,9 +358,9 @@ class LargeTransactions:
                         one, gid, prev, body.pieces, early=False, tries_left=tries_left
                     )
                 except RoundFailedError as error:
-                    if by_row is not None or judge(error).trouble is not Trouble.REFUSED:
+                    if by_row is not None or judge_error(error).trouble is not Trouble.REFUSED:
                         raise
-                    log.warning("large.by_row", gid=gid, error=judge(error).cause)
+                    log.warning("large.by_row", gid=gid, error=judge_error(error).cause)
                     done, by_row = False, about
                 if done:
                     return
@@ -387,7 +387,7 @@ class LargeTransactions:
                     if one.connected or tries_left == 0:
                         raise
                     await self._make_room(gid, error)
-                log.info("large.anew", gid=gid, error=judge(error).cause)
+                log.info("large.anew", gid=gid, error=judge_error(error).cause)
                 return False
             await one.commit(gid, prev)
         except RoundFailedError as error:

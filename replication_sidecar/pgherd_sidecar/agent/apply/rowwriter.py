@@ -17,7 +17,7 @@ from typing import Final
 
 from pgherd_sidecar.agent.apply.applying import About
 from pgherd_sidecar.core.replication.merge import Item, Plan, Statement, merge_writesets
-from pgherd_sidecar.pg.failures import DIFFERENT, Trouble, judge
+from pgherd_sidecar.pg.failures import DIFFERENT, Trouble, judge_error
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import RowStatements, rows_of
 
@@ -87,7 +87,7 @@ class RowWriter:
         try:
             await self._run([*self._rows.prepared(plan, about.gid, about.prev), *compare])
         except Exception as error:  # judged like in ``applying``
-            found = judge(error)
+            found = judge_error(error)
             if found.sqlstate == DIFFERENT:  # all could be written, and would look so again
                 about.table = found.table
                 raise

@@ -403,7 +403,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def load(path: Path) -> NodeConfig:
+def load_config(path: Path) -> NodeConfig:
     """Read and check a configuration file.
 
     Raises:

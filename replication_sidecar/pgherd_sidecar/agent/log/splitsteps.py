@@ -55,7 +55,7 @@ class StoredSplit:
         durable.replace(directory, _FILE, b"\n".join(lines))
 
 
-def load(directory: Path) -> StoredSplit:
+def load_split(directory: Path) -> StoredSplit:
     """Return what a member has on disk.
 
     Raises:
@@ -82,7 +82,7 @@ def resume(config: NodeConfig, identity: StoredIdentity) -> NodeConfig:
         IdentityError: what is on disk can't be gone on with.
         OSError: it can't be written.
     """
-    stored = load(config.data_dir)
+    stored = load_split(config.data_dir)
     known, cluster = stored.known, identity.cluster_id
     if known is not None and laststep.remains(config.name, cluster, known, done=stored.done):
         try:
@@ -121,7 +121,7 @@ def consent(config: NodeConfig, disk: str, plan: SplitPlan) -> None:
         BootstrapError: its log has not all that it should have; it goes on as before.
         OSError: it can't be written.
     """
-    before = load(config.data_dir)
+    before = load_split(config.data_dir)
     with bootstrap.opened_log(config) as log:
         bootstrap.require_whole(config, log)
         mine = roster.myself(config, disk)

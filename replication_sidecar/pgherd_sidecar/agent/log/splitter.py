@@ -16,7 +16,7 @@ import structlog
 from pgherd_sidecar.agent.admin.port import Refused, Unavailable
 from pgherd_sidecar.agent.base.beat import until_next_s
 from pgherd_sidecar.agent.base.config import NodeConfig
-from pgherd_sidecar.agent.log.splitsteps import StoredSplit, load
+from pgherd_sidecar.agent.log.splitsteps import StoredSplit, load_split
 from pgherd_sidecar.agent.membership.peers import Peers
 from pgherd_sidecar.core.consensus import Membership, SplitMessage
 from pgherd_sidecar.core.consensus.model.split import SplitPlan
@@ -69,7 +69,7 @@ class Splitter:
             config.name,
             disk,
             str(config.cluster_id),
-            load(config.data_dir).known,
+            load_split(config.data_dir).known,
             delay_s=config.timing.partition_split_ms / 1000 if permanent else None,
         )
         self._timer: asyncio.TimerHandle | None = None

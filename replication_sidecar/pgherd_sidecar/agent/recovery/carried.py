@@ -69,7 +69,7 @@ def directory_of(copy: Path) -> Path:
     return copy.with_name(f"{copy.name}.source")
 
 
-def prepare(directory: Path) -> None:
+def prepare_directory(directory: Path) -> None:
     """Make the directory; what will be in it is nobody else's business.
 
     Raises:
@@ -78,7 +78,7 @@ def prepare(directory: Path) -> None:
     directory.mkdir(mode=0o700)
 
 
-def load(directory: Path) -> Carried:
+def load_carried(directory: Path) -> Carried:
     """Read the file.
 
     Raises:

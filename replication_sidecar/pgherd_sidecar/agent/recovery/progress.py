@@ -74,7 +74,7 @@ class RebuildProgress:
         durable.replace(directory, _FILE, (json.dumps(asdict(self), indent=2) + "\n").encode())
 
 
-def load(directory: Path) -> RebuildProgress:
+def load_progress(directory: Path) -> RebuildProgress:
     """Read the file; one that is not there or damaged means that nothing was going on.
 
     It is replaced atomically, so damage is the disk's; a rebuild that is forgotten is begun anew

@@ -27,8 +27,8 @@ from pgherd_sidecar.agent.base.errors import UnfitError
 from pgherd_sidecar.agent.checkpoint import certstate
 from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
 from pgherd_sidecar.agent.recovery.means import Means
-from pgherd_sidecar.agent.recovery.partners import NoPartnerError, choose
-from pgherd_sidecar.agent.recovery.progress import Phase, RebuildProgress, load
+from pgherd_sidecar.agent.recovery.partners import NoPartnerError, choose_partner
+from pgherd_sidecar.agent.recovery.progress import Phase, RebuildProgress, load_progress
 from pgherd_sidecar.agent.server import postmaster as server
 from pgherd_sidecar.core.consensus import LogBase
 from pgherd_sidecar.env.processes.programs import ProgramError
@@ -61,7 +61,7 @@ class Rebuild:
         self._config = config
         self._recovery = recovery
         self._means = means
-        self._progress = load(config.data_dir)
+        self._progress = load_progress(config.data_dir)
         self._trouble: str | None = None
         self._wanted = 0  #: a checkpoint made before this position is too old to begin a log with
         self._bytes: tuple[int, int] | None = None
@@ -160,7 +160,7 @@ class Rebuild:
         Raises:
             NoPartnerError: there is nobody to copy, or not the one that is named.
         """
-        choose(await self._means.offers(), wanted)
+        choose_partner(await self._means.offers(), wanted)
 
     def request(self, wanted: str | None, rate_bytes_s: int | None) -> None:
         """Begin because an administrator says so; the old database counts for nothing any more.
@@ -261,7 +261,7 @@ class Rebuild:
         logical = recovery.method == "dump"
         from_snapshot = means.joins and recovery.snapshot is not None
         major = 0 if logical or from_snapshot else await means.major()
-        offer = choose(await means.offers(), progress.wanted, major)
+        offer = choose_partner(await means.offers(), progress.wanted, major)
         partner = offer.server
         name = f"{recovery.data_directory.name}.copy-{token_hex(4)}"
         fingerprint = await means.fingerprint(partner)

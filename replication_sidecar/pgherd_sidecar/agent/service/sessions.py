@@ -39,7 +39,7 @@ from pgherd_sidecar.agent.session.session import ReplicaSession
 from pgherd_sidecar.agent.snapshots.markers import Markers
 from pgherd_sidecar.agent.standing.standing import Standing, Way
 from pgherd_sidecar.core.replication.databases import Databases
-from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.failures import Trouble, judge_error
 
 log = structlog.get_logger()
 
@@ -254,7 +254,7 @@ class Sessions(LogListener):
                 row = await rows.fetchone()
                 assert row is not None
         except psycopg.Error as obstacle:
-            trouble = judge(obstacle).trouble
+            trouble = judge_error(obstacle).trouble
             if trouble is Trouble.REFUSED:
                 return error
         else:

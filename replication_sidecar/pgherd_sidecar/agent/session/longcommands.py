@@ -30,7 +30,7 @@ from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.server.startup import connect, conninfo
 from pgherd_sidecar.agent.standing.holding import names_of
 from pgherd_sidecar.core.replication.databases import Databases
-from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.failures import Trouble, judge_error
 
 log = structlog.get_logger()
 
@@ -311,14 +311,14 @@ class LongCommands:
                     await connection.execute(f"{create}CONCURRENTLY {what}")
                     await self._ready(connection, one)
                 except psycopg.Error as error:
-                    found = judge(error)
+                    found = judge_error(error)
                     if found.trouble in _PASSING:
                         raise
                     log.warning("long.abandoned", index=one.index, error=found.cause)
                     state = _DUPLICATE if found.sqlstate == _DUPLICATE else None
                     await connection.execute(_ABANDON, (found.cause, state, one.token))
         except psycopg.Error as error:
-            log.info("long.interrupted", index=one.index, error=judge(error).cause)
+            log.info("long.interrupted", index=one.index, error=judge_error(error).cause)
             await asyncio.sleep(_AGAIN_S)
 
     async def _ready(self, connection: psycopg.AsyncConnection[Any], one: LongCommand) -> None:

@@ -147,7 +147,7 @@ def _check_log(config: NodeConfig, host: LogHost, chain_end: int) -> None:
     Raises:
         IdentityError: it does.
     """
-    copied = progress.load(config.data_dir).phase is not progress.Phase.IDLE
+    copied = progress.load_progress(config.data_dir).phase is not progress.Phase.IDLE
     if chain_end > host.extent.last and not copied:
         raise IdentityError(
             f"the database ends at GID {chain_end}, the log of member {config.name} at "

@@ -109,7 +109,7 @@ class FeederProcess:
             "admin": str(self._config.admin_socket),
             "conninfo": conninfo(self._config, "pgherd feeder", settings=SETTINGS),
         }
-        self._child = programs.start(
+        self._child = programs.start_program(
             *programs.module(_MODULE),
             msgspec.json.encode(order).decode(),
             output=sys.stderr.fileno(),
