@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from pgherd_sidecar.agent import main
-from pgherd_sidecar.agent.base.config import NodeConfig, load
+from pgherd_sidecar.agent.base.config import NodeConfig, load_config
 
 WIRES_VARIABLE = "PGHERD_TEST_WIRES"
 
@@ -29,7 +29,7 @@ def wired(found: NodeConfig, port_base: int) -> NodeConfig:
 if __name__ == "__main__":
     assert sys.argv[1] == "--config"
     path = Path(sys.argv[2])
-    config = wired(load(path), int(os.environ[WIRES_VARIABLE]))
+    config = wired(load_config(path), int(os.environ[WIRES_VARIABLE]))
     path = path.with_suffix(".wired")
     path.write_text(config.model_dump_json(indent=2))
     sys.argv[2] = str(path)

@@ -140,4 +140,4 @@ async def run(settings: config.NodeConfig) -> None:
 
 if __name__ == "__main__":
     assert sys.argv[1] == "--config"
-    asyncio.run(run(config.load(Path(sys.argv[2]))))
+    asyncio.run(run(config.load_config(Path(sys.argv[2]))))

@@ -71,7 +71,7 @@ def _tick_without_deadlines(self: Outbox, now: float) -> None:
 
 def _finish_and_take_over(self: Batches, work: Work) -> bool:
     self.queued_bytes -= work.bytes
-    self._chain.settle(work.link.gid)
+    self._chain.settle_to(work.link.gid)
     self._unused.append(work.link.number)
     return False
 
@@ -81,7 +81,7 @@ def _pop_newest(self: Batches, now: float) -> Work | None:
         return None
     work = self._queue.pop()
     if work is self._open:
-        self.close()
+        self.close_batch()
     return work
 
 
@@ -93,7 +93,7 @@ def _append_without_predecessor(
     self: CommitPath, gid: int, transaction: Transaction, pieces_from: int, now: float
 ) -> None:
     writeset, prev = transaction.writeset, self.chain.tail_gid
-    self.batches.close()
+    self.batches.close_batch()
     self.chain.append(LocalLink(gid, prev, writeset.xid, transaction.pid, writeset, now))
     self.outbox.answer_commit(transaction, gid, prev, None, now)
 
@@ -102,7 +102,7 @@ def _append_without_name(
     self: CommitPath, gid: int, transaction: Transaction, pieces_from: int, now: float
 ) -> None:
     writeset, prev, tail = transaction.writeset, self.chain.tail_gid, self.chain.tail
-    self.batches.close()
+    self.batches.close_batch()
     self.chain.append(LocalLink(gid, prev, writeset.xid, transaction.pid, writeset, now))
     self.outbox.answer_commit(transaction, gid, prev, tail, now)
 
@@ -155,11 +155,11 @@ def _never_for(*spared: Situation) -> Callable[[Situation, float], Act | None]:
     return spare
 
 
-_settle = Chain.settle
-_note = Outcomes.note
+_settle = Chain.settle_to
+_note = Outcomes.note_writeset
 _deliver_piece = PieceSender.deliver_piece
 _certify = Certifier.certify
-_finish = Batches.finish
+_finish = Batches.finish_item
 
 
 # ---- verdicts and fates -----------------------------------------------------------------------
@@ -340,7 +340,7 @@ def _end_nothing(self: OpenPieces, member: int, serial: int) -> None:
 
 _append_local = CommitPath._append_local
 _append_remote = CommitPath._append_remote
-_add = Batches.add
+_add = Batches.add_writeset
 
 
 COMMIT_BUGS = {
@@ -357,7 +357,7 @@ COMMIT_BUGS = {
         "a token that was named is never recycled",
         ("token", "progress", "order", "once", "answered"),
         Batches,
-        "finish",
+        "finish_item",
         _finish_and_take_over,
     ),
     "the newest item is applied first": CommitBug(
@@ -371,7 +371,7 @@ COMMIT_BUGS = {
         "a batch ends where a local transaction follows",
         ("order", "once", "progress", "token"),
         Batches,
-        "close",
+        "close_batch",
         _close_never,
     ),
     "a local transaction waits for nobody": CommitBug(
@@ -424,7 +424,7 @@ COMMIT_BUGS = {
         _repair_all_that_has_not_ended,
     ),
     "more is settled than is visible": CommitBug(
-        "visibility is GID order (C8)", ("order", "progress"), Chain, "settle", _settle_ahead
+        "visibility is GID order (C8)", ("order", "progress"), Chain, "settle_to", _settle_ahead
     ),
     "who waits for visibility is not woken": CommitBug(
         "every waiter is answered", ("progress", "answered"), Chain, "when_settled", _wake_nobody
@@ -512,7 +512,11 @@ COMMIT_BUGS = {
         _fate_of_losers,
     ),
     "a copy is remembered as an abort": CommitBug(
-        "nobody is told aborted who commits (C4)", ("told",), Outcomes, "note", _note_copies
+        "nobody is told aborted who commits (C4)",
+        ("told",),
+        Outcomes,
+        "note_writeset",
+        _note_copies,
     ),
     # ---- requests
     "what was lost is not sent again": CommitBug(
@@ -533,14 +537,14 @@ COMMIT_BUGS = {
         "every waiter is answered",
         ("progress", "once", "order", "token"),
         Batches,
-        "finish",
+        "finish_item",
         _finish_without_settling,
     ),
     "a token that was named is not handed on": CommitBug(
         "a token that was named is handed on",
         ("progress", "answered"),
         Batches,
-        "finish",
+        "finish_item",
         _finish_and_keep_the_token,
     ),
     "the token that is handed on is taken again": CommitBug(
@@ -582,11 +586,11 @@ COMMIT_BUGS = {
         "each link writes all rows of its transactions",
         ("rows",),
         Batches,
-        "add",
+        "add_writeset",
         _add_without_body,
     ),
     "a batch is merged in the wrong order": CommitBug(
-        "each link writes the newest rows (C9)", ("rows",), Batches, "add", _add_before
+        "each link writes the newest rows (C9)", ("rows",), Batches, "add_writeset", _add_before
     ),
     # ---- large transactions
     "keys in pieces are not examined": CommitBug(
@@ -604,7 +608,7 @@ COMMIT_BUGS = {
         property(_wants_one_piece),
     ),
     "what has lost by keys in pieces commits": CommitBug(
-        "who has lost aborts (C7)", ("lost",), Examination, "end", _end_without_judging
+        "who has lost aborts (C7)", ("lost",), Examination, "find_verdict", _end_without_judging
     ),
     "what is given up is not said in the log": CommitBug(
         "the log is kept for open transactions only (C17)",
@@ -634,7 +638,7 @@ COMMIT_BUGS = {
         "the log is kept for open transactions only (C17)",
         ("kept",),
         OpenPieces,
-        "end",
+        "end_transaction",
         _end_nothing,
     ),
 }

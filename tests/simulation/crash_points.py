@@ -198,7 +198,7 @@ def _power_loss(world: CrashWorld) -> None:
     world.commit(b"after it")
 
 
-def _parting(world: CrashWorld) -> None:
+def _split(world: CrashWorld) -> None:
     """Two of five are cut off and become a cluster of their own, as an administrator wants."""
     _found(world)
     parties, majority = [world.nodes[n] for n in ("n1", "n2")], world.nodes["n5"]
@@ -207,8 +207,8 @@ def _parting(world: CrashWorld) -> None:
     world.until(lambda: majority.primary and not any(node.primary for node in parties))
     world.armed = True
 
-    def parted() -> bool:
-        clusters = {node.parter.cluster for node in parties}
+    def split_off() -> bool:
+        clusters = {node.splitter.cluster for node in parties}
         if world.cluster not in clusters:
             return any(node.primary for node in parties)
         for node in parties:
@@ -216,11 +216,11 @@ def _parting(world: CrashWorld) -> None:
         return False
 
     def _ask(node: SimNode) -> None:
-        splitting = node.parter.splitting
+        splitting = node.splitter.splitting
         if splitting is not None and splitting.intent is None:
-            node.parter.order(frozenset({"n1", "n2"}))
+            node.splitter.order(frozenset({"n1", "n2"}))
 
-    world.until(parted)
+    world.until(split_off)
     world.network.cut(set())
     world.commit(b"in the old cluster")
 
@@ -239,7 +239,7 @@ SCENARIOS: dict[str, tuple[Callable[[CrashWorld], None], Dials]] = {
     "leaving": (_leaving, _CALM),
     "rebuilding": (_rebuilding, _CALM),
     "power loss": (_power_loss, _CALM),
-    "parting": (_parting, Dials(members=5, streams=True, promote_every_s=1.0, look_s=0.1)),
+    "split": (_split, Dials(members=5, streams=True, promote_every_s=1.0, look_s=0.1)),
 }
 _REPLICATION = frozenset({"Append", "Ack", "write", "flush"})
 _ELECTION = frozenset({"VoteRequest", "Vote"})
@@ -252,7 +252,7 @@ KINDS: dict[str, frozenset[str]] = {
     "leaving": _REPLICATION,
     "rebuilding": _REPLICATION | _NEW_LOG | {"Trimmed", "remove"},
     "power loss": _REPLICATION | _ELECTION,
-    "parting": _REPLICATION | _ELECTION | {"Parting", "note"},
+    "split": _REPLICATION | _ELECTION | {"SplitMessage", "note"},
 }
 """Points that a scenario can't do without: a sweep without them would be none of it."""
 

@@ -26,15 +26,15 @@ from pgherd_sidecar.core.consensus.model.messages import (
     Vote,
     VoteRequest,
 )
-from pgherd_sidecar.core.consensus.model.parting import (
+from pgherd_sidecar.core.consensus.model.quorum import Member, Membership, View
+from pgherd_sidecar.core.consensus.model.split import (
     Consent,
     Founding,
-    Parting,
+    SplitMessage,
     SplitPlan,
     consented,
     founding,
 )
-from pgherd_sidecar.core.consensus.model.quorum import Member, Membership, View
 from pgherd_sidecar.core.consensus.proposer import Proposer
 from pgherd_sidecar.core.consensus.reading import Barrier, ReadBarriers, Rounds
 from pgherd_sidecar.core.consensus.safekeeper import Safekeeper
@@ -53,7 +53,7 @@ class PlantedBug:
     """A replacement for `owner.attribute` that breaks `rule`.
 
     `seed` is where the search begins: shortly before a seed that found it, to save time; `storm`,
-    `segments`, `rot`, `parting`, `databases`, `reads` and `follow` say in which kind of world.
+    `segments`, `rot`, `splits`, `databases`, `reads` and `follow` say in which kind of world.
     """
 
     rule: str
@@ -64,7 +64,7 @@ class PlantedBug:
     storm: bool = True
     segments: bool = False
     rot: bool = False
-    parting: bool = False
+    splits: bool = False
     databases: bool = False
     reads: bool = False
     follow: bool = False
@@ -158,10 +158,10 @@ def _forgets_the_slowest(proposer: Proposer) -> int:
 
 
 def _term_in_memory_only(keeper: Safekeeper, term: int, vote: str | None) -> None:
-    save = keeper.journal.save
-    keeper.journal.save = lambda control: None  # type: ignore[method-assign]
+    save = keeper.journal.save_control
+    keeper.journal.save_control = lambda control: None  # type: ignore[method-assign]
     _enter_term(keeper, term, vote)
-    keeper.journal.save = save  # type: ignore[method-assign]
+    keeper.journal.save_control = save  # type: ignore[method-assign]
     keeper.journal.durable = Control(term, vote, keeper.commit_position)
 
 
@@ -216,7 +216,7 @@ def _forgets_vote(keeper: Safekeeper, term: int, vote: str | None) -> None:
         keeper._commit_bound = 0
         keeper.journal.drop_held()
     keeper.term, keeper.vote = term, vote
-    keeper.journal.save(Control(term, None, keeper.commit_position))
+    keeper.journal.save_control(Control(term, None, keeper.commit_position))
 
 
 def _sends_before_flush(journal: Journal) -> list[tuple[str, Message]]:
@@ -298,7 +298,7 @@ def _complete_when_spoken_to(keeper: Safekeeper) -> None:
 
 
 def _keeps_its_identity(
-    name: str, cluster: str, known: Parting, control: Control, index: LogIndex
+    name: str, cluster: str, known: SplitMessage, control: Control, index: LogIndex
 ) -> Iterator[Persist]:
     return laststep.take_part(name, founding(known.consents), control, index)
 
@@ -309,16 +309,18 @@ def _first_party_seeds(consents: Iterable[Consent]) -> Founding:
 
 
 def _looks_once(
-    known: Parting | None, plan: SplitPlan, mine: Member, control: Control, index: LogIndex
-) -> Parting:
+    known: SplitMessage | None, plan: SplitPlan, mine: Member, control: Control, index: LogIndex
+) -> SplitMessage:
     return consented(known, plan, Consent(mine, control.term, index.last_term, index.last))
 
 
-def _remembers_other_consents(known: Parting | None, plan: SplitPlan, consent: Consent) -> Parting:
+def _remembers_other_consents(
+    known: SplitMessage | None, plan: SplitPlan, consent: Consent
+) -> SplitMessage:
     return consented(known and replace(known, plan=plan), plan, consent)
 
 
-def _never_done(name: str, cluster: str, known: Parting | None, *, done: bool) -> bool:
+def _never_done(name: str, cluster: str, known: SplitMessage | None, *, done: bool) -> bool:
     return _remains(name, cluster, known, done=False)
 
 
@@ -357,7 +359,7 @@ def _decides_while_held(
     return self._decided(gid, writeset, self._certifier.certify(gid, keys))
 
 
-_takes = Databases.take
+_takes = Databases.take_state
 
 
 def _takes_late_copies(self: Databases, position: int, entry: DatabaseState) -> None:
@@ -488,23 +490,23 @@ PLANTED_BUGS = {
     "votes again before it is fed": PlantedBug(
         "D6", Safekeeper, "_complete", _complete_when_spoken_to, 34, rot=True
     ),
-    "identity kept": PlantedBug("S4", laststep, "last_step", _keeps_its_identity, parting=True),
+    "identity kept": PlantedBug("S4", laststep, "last_step", _keeps_its_identity, splits=True),
     "any party is the seed": PlantedBug(
-        "S4", laststep, "founding", _first_party_seeds, 30, parting=True
+        "S4", laststep, "founding", _first_party_seeds, 30, splits=True
     ),
     "goes on after it has consented": PlantedBug(
-        "S3", Splitting, "__init__", _goes_on_meanwhile, 9, parting=True
+        "S3", Splitting, "__init__", _goes_on_meanwhile, 9, splits=True
     ),
     "no second look at the quorum": PlantedBug(
-        "S1", laststep, "consent", _looks_once, 230, storm=False, parting=True
+        "S1", laststep, "consent", _looks_once, 230, storm=False, splits=True
     ),
     "consents to another plan counted": PlantedBug(
-        "S4", laststep, "consented", _remembers_other_consents, 120, storm=False, parting=True
+        "S4", laststep, "consented", _remembers_other_consents, 120, storm=False, splits=True
     ),
     "the last step done again": PlantedBug(
-        "S4", laststep, "remains", _never_done, 80, storm=False, parting=True
+        "S4", laststep, "remains", _never_done, 80, storm=False, splits=True
     ),
-    "any cluster is let in": PlantedBug("S5", identity, "_same_cluster", _always, parting=True),
+    "any cluster is let in": PlantedBug("S5", identity, "_same_cluster", _always, splits=True),
     "a reader is made a voter": PlantedBug(
         "V8", reconfiguration, "promoted", _promotes_readers, storm=False, follow=True
     ),
@@ -518,7 +520,7 @@ PLANTED_BUGS = {
         "F2", Rounds, "ask", _joins_the_round_under_way, reads=True
     ),
     "answers to former rounds counted": PlantedBug(
-        "F2", Rounds, "take", _counts_former_answers, reads=True
+        "F2", Rounds, "count_answer", _counts_former_answers, reads=True
     ),
     "only what is known to be committed is told": PlantedBug(
         "F3", ReadBarriers, "_reply", _tells_what_it_knows_committed, reads=True
@@ -530,7 +532,7 @@ PLANTED_BUGS = {
         _tells_what_is_flushed,
         1924771035,
         storm=False,
-        parting=True,
+        splits=True,
         reads=True,
     ),
     "a barrier rests on a log with a loss": PlantedBug(
@@ -546,7 +548,7 @@ PLANTED_BUGS = {
         "W4", ReplicatedState, "_refused", _refuses_and_forgets, 270, storm=False, databases=True
     ),
     "a late copy is believed": PlantedBug(
-        "W1", Databases, "take", _takes_late_copies, storm=False, databases=True
+        "W1", Databases, "take_state", _takes_late_copies, storm=False, databases=True
     ),
     "the origin goes on with what was skipped": PlantedBug(
         "W2", Databases, "skip", _skips_for_the_stopped_only, storm=False, databases=True

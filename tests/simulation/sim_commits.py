@@ -166,10 +166,10 @@ class CommitWorld(Clock):
                 if piece.flags & PIECE_KEYS:
                     taken = key_array(piece.data)
                     keys += _groups(taken)
-                    list(examination.take(taken))
+                    list(examination.take_groups(taken))
                 else:
                     rows += rows_of(piece.data)
-            list(examination.end())
+            list(examination.find_verdict())
             decision = self.reference.deliver(gid, entry, examination=examination)
         self._note_verdict(gid, entry, decision.kind, keys, dict(rows))
 

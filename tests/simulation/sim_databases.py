@@ -158,7 +158,7 @@ class SimDatabase:
         for position, entry in self._entries(state.position):
             match entry:
                 case DatabaseState():
-                    ahead.take(position, entry)
+                    ahead.take_state(position, entry)
                 case Skip():
                     ahead.skip(position, entry)
                 case Members():
@@ -343,7 +343,7 @@ class DatabaseWorld(World):
 
     def __init__(self, seed: int, dials: Dials | None = None) -> None:
         rng = Random(f"databases {seed}")
-        super().__init__(seed, dials or draw_dials(rng), parting=False)
+        super().__init__(seed, dials or draw_dials(rng), splits=False)
         self.noop = encode_entry(Noop())
         self.numbers = {name: number for number, name in enumerate(self.names, 1)}
         self.founders = self._numbers(self.founded)

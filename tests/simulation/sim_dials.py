@@ -56,7 +56,7 @@ class Dials:
     trim_hard: bool = False
     #: the log of who joins begins where a partner's is, though some members are not there yet
     join_late: bool = False
-    # parting for good: what an administrator asks for, and what members are configured for
+    # a split for good: what an administrator asks for, and what members are configured for
     promote_every_s: float = 0.0
     split_after_s: float = 0.0
     look_s: float = 0.25
@@ -89,16 +89,16 @@ class Dials:
         return cls._possible(dials)
 
     @property
-    def parting(self) -> bool:
-        """Whether members may part at all."""
+    def splits(self) -> bool:
+        """Whether members may split off at all."""
         return self.promote_every_s > 0 or self.split_after_s > 0
 
     def read(self, rng: Random) -> "Dials":
         """Let somebody read."""
         return replace(self, read_every_s=rng.choice([0.2, 1, 5]) * self.submit_every_s)
 
-    def parted(self, rng: Random) -> "Dials":
-        """Let members part, and lose disks or leave; of what rots a side has no other copy."""
+    def with_splits(self, rng: Random) -> "Dials":
+        """Let members split off, and lose disks or leave; of what rots a side has no other copy."""
         fast = 0.05 if self.election_max_s < 1 else 1.0
 
         def at_times(low: float, high: float) -> float:

@@ -18,11 +18,11 @@ from pgherd_sidecar.core.consensus import (
     Timing,
 )
 from pgherd_sidecar.core.consensus.model.messages import Message, Trimmed
-from pgherd_sidecar.core.consensus.model.parting import Parting
+from pgherd_sidecar.core.consensus.model.split import SplitMessage
 from pgherd_sidecar.core.consensus.proposer import Proposer
 from pgherd_sidecar.env.storage.segments import SegmentLog, StorageCorrupt, StorageDamaged
 from sim_checker import Checker, Witnessed, require
-from sim_parting import Parter
+from sim_split import SimSplitter
 from sim_storage import Disk, Log, ModelDisk, SegmentDisk
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class SimNode:
     @property
     def alive(self) -> bool:
         """Whether a process runs here."""
-        return self.member is not None or self.parter.alive
+        return self.member is not None or self.splitter.alive
 
     @property
     def primary(self) -> bool:
@@ -76,7 +76,7 @@ class SimNode:
 
     def _insert_disk(self, cluster: str) -> None:
         self._disks += 1
-        self.parter = Parter(self, cluster, self.world.dials.split_after_s or None)
+        self.splitter = SimSplitter(self, cluster, self.world.dials.split_after_s or None)
         self.disk_id = f"{self.name}.{self._disks}"
         #: bits of it have rotted, and it was not seen whole since
         self.rotten = False
@@ -90,17 +90,17 @@ class SimNode:
     def lose_disk(self, cluster: str = "") -> None:
         """Die and return on an empty disk: as another member, perhaps of another cluster."""
         self.crash()
-        self._insert_disk(cluster or self.parter.cluster)
+        self._insert_disk(cluster or self.splitter.cluster)
 
     def start(self) -> None:
         """Start the process on what the disk kept."""
         world = self.world
-        if self.alive or not self.parter.ready():
+        if self.alive or not self.splitter.ready():
             return
         self.open()
         self.incarnation += 1
         assert self.log is not None
-        if world.dials.parting and not self.parter.begin():
+        if world.dials.splits and not self.splitter.begin():
             return
         dials = world.dials
         self.member = LogMember(
@@ -131,7 +131,7 @@ class SimNode:
 
     def open(self) -> None:
         """Open the log that the disk kept, without beginning a life."""
-        self.checker = checker = self.world.partings.checkers[self.parter.cluster]
+        self.checker = checker = self.world.splits.checkers[self.splitter.cluster]
         self.log = self.disk.open()
         checker.disks.setdefault(self.disk_id, Witnessed(self.name))
         if self.log.fresh:
@@ -186,7 +186,7 @@ class SimNode:
                 self.checker.truncated(self.disk_id, persist.truncate_after)
         mending, self._mending = self._mending, ()
         self.disk.crash(self.world.rng, writing, mending)
-        self.parter.die()
+        self.splitter.die()
         self.member = None
         self.log = None
 
@@ -203,7 +203,7 @@ class SimNode:
         self._base = base.position
         witnessed = self.checker.disks[self.disk_id]
         witnessed.durable, witnessed.durable_last = {}, base.position
-        self.parter.die()
+        self.splitter.die()
         self.member = None
         self.start()
 
@@ -234,8 +234,8 @@ class SimNode:
 
     def receive(self, sender: str, disk: str, message: Message) -> None:
         """Deliver a message to whatever process runs here now."""
-        if isinstance(message, Parting):
-            self.parter.receive(sender, message)
+        if isinstance(message, SplitMessage):
+            self.splitter.receive(sender, message)
             return
 
         def give(member: LogMember) -> None:
@@ -254,7 +254,7 @@ class SimNode:
 
     def change(self, join: Member | None = None, leave: tuple[tuple[str, str], ...] = ()) -> None:
         """Ask for a change of the membership here."""
-        self.input(self.incarnation, lambda member: member.change(join, leave))
+        self.input(self.incarnation, lambda member: member.change_membership(join, leave))
 
     def trim(self) -> None:
         """Trim what nobody needs, or all that may be trimmed at all."""

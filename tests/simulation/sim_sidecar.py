@@ -247,7 +247,7 @@ class CommitNode:
         yield from self._write(APPLIER, link.gid, link.prev, *self._contents(work))
         if isinstance(work.task, RunDdl):
             self._catalog = self._schema()
-        if batches.finish(work):
+        if batches.finish_item(work):
             old, new = batches.pass_token(work)
             self.server.tokens.discard(old)
             self.server.tokens.add(new)
@@ -311,7 +311,7 @@ class CommitNode:
             yield lambda: self.asked or self.world.now >= due_s  # noqa: B023 - asked at once
             xids = [link.xid for link in chain.locals()]
             statuses = {xid: self.server.status.get(xid, "aborted") for xid in xids}
-            chain.settle(self.server.last_gid)
+            chain.settle_to(self.server.last_gid)
             while (link := chain.next_to_repair(statuses)) is not None:
                 yield from self._repair(link)
             if chain.wanted_gid > chain.settled_gid:
@@ -332,7 +332,7 @@ class CommitNode:
             catalog, self._catalog = self._catalog, self._schema()  # a repair reads it anew
             yield from self._write(REPAIR, link.gid, link.prev, [link.gid], rows, command)
             self._catalog = catalog
-            chain.settle(link.gid)
+            chain.settle_to(link.gid)
         self.repairing = False
 
     def ended(self, xid: int) -> Callable[[], bool]:

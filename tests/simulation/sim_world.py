@@ -22,9 +22,9 @@ from sim_checker import Checker, require
 from sim_dials import Dials
 from sim_net import Network
 from sim_node import SimNode
-from sim_parting import Partings, fit
 from sim_promoter import Promoter
 from sim_readers import Readers
+from sim_split import Splits, fit
 
 HEAL_S = 300.0
 #: more than any sound protocol sends
@@ -42,7 +42,7 @@ class World:
         storm: bool = False,
         segments: bool = False,
         rot: bool = False,
-        parting: bool | None = None,
+        splits: bool | None = None,
         reads: bool | None = None,
         follow: bool | None = None,
     ) -> None:
@@ -50,18 +50,19 @@ class World:
         self.cluster = str(UUID(int=seed))
         draw = Dials.draw_rotten if rot else Dials.draw_storm if storm else Dials.draw
         self.dials = dials or draw(self.rng)
-        # drawn apart: a seed without partings is the same whether or not there are any
+        # drawn apart: a seed without splits is the same whether or not there are any; the word
+        # decides what happens, so it stays for the sake of the seeds that are remembered
         apart = Random(f"parting {seed}")
-        may_part = dials is None and not (storm or segments or rot) and apart.random() < 0.25
-        if may_part if parting is None else parting:
-            self.dials = self.dials.parted(apart)
+        may_split = dials is None and not (storm or segments or rot) and apart.random() < 0.25
+        if may_split if splits is None else splits:
+            self.dials = self.dials.with_splits(apart)
         # likewise drawn apart
         apart = Random(f"reads {seed}")
         may_read = dials is None and apart.random() < 0.3
         if may_read if reads is None else reads:
             self.dials = self.dials.read(apart)
         apart = Random(f"followers {seed}")
-        drawn = dials is None and parting is None and reads is None and not self.dials.parting
+        drawn = dials is None and splits is None and reads is None and not self.dials.splits
         may_follow = drawn and apart.random() < 0.25
         if may_follow if follow is None else follow:
             self.dials = self.dials.followed(apart)
@@ -92,7 +93,7 @@ class World:
             )
         self.founded = Membership.founded(self.nodes[name].identity for name in self.names[:count])
         self.checker = Checker(self.founded)
-        self.partings = Partings(self.cluster, self.checker)
+        self.splits = Splits(self.cluster, self.checker)
         self.network = Network(self.rng, self.dials, self.names, self.at)
         self.probes: set[str] = set()
         #: the latest of what happened: (time, who, what)
@@ -156,7 +157,7 @@ class World:
             InvariantBroken: safety or liveness is violated.
         """
         self._heal()
-        patience_s = HEAL_S * (4 if self.dials.parting else 1)
+        patience_s = HEAL_S * (4 if self.dials.splits else 1)
         goal = self.now + patience_s
         while not self._settled():
             require(self.now < goal, f"I28: no agreement {patience_s} s after all was healed")
@@ -204,15 +205,15 @@ class World:
         link = sender.link_to(target)
         if link is None:
             return
-        if self.dials.parting:
-            self.partings.says(sender, message)
-            if not fit(sender.parter, target.parter):
+        if self.dials.splits:
+            self.splits.says(sender, message)
+            if not fit(sender.splitter, target.splitter):
                 return
-        cluster, other = sender.parter.cluster, target.parter.cluster
+        cluster, other = sender.splitter.cluster, target.splitter.cluster
 
         def deliver() -> None:
-            if target.disk_id == link and target.parter.cluster == other:
-                self.partings.hears(target, cluster, message)
+            if target.disk_id == link and target.splitter.cluster == other:
+                self.splits.hears(target, cluster, message)
                 target.receive(name, disk, message)
 
         self.network.send((name, receiver), self.now, deliver)
@@ -227,7 +228,9 @@ class World:
         partners = [
             n
             for n in self.nodes.values()
-            if n is not node and n.member is not None and n.parter.cluster == node.parter.cluster
+            if n is not node
+            and n.member is not None
+            and n.splitter.cluster == node.splitter.cluster
         ]
         # as old as any member needs, so that this one could feed them all
         late = self.dials.join_late
@@ -252,7 +255,7 @@ class World:
         now = asked.member.membership
         for node in self.nodes.values():
             member = next((m for m in now.members if m.name == node.name), None)
-            if node.parter.cluster != asked.parter.cluster:
+            if node.splitter.cluster != asked.splitter.cluster:
                 if member is not None:
                     asked.change(leave=((node.name, member.disk),))
                 continue
@@ -326,9 +329,9 @@ class World:
     def _lose_disk(self) -> None:
         """Lose one disk, if every view that may count has a majority without the lost ones."""
         node = self.nodes[self.rng.choice(self.names)]
-        cluster, gone = node.parter.cluster, self.partings.gone
-        checker = self.partings.checkers[cluster]
-        here = [n for n in self.nodes.values() if n.parter.cluster == cluster]
+        cluster, gone = node.splitter.cluster, self.splits.gone
+        checker = self.splits.checkers[cluster]
+        here = [n for n in self.nodes.values() if n.splitter.cluster == cluster]
         present = {n.disk_id for n in here if (n.name, n.disk_id, cluster) not in gone}
         if node.disk_id not in present or checker.inherited == checker.committed_position > 0:
             return  # others may wait for what is on it alone
@@ -345,8 +348,8 @@ class World:
                     return
         self.probe("disk lost")
         self.tell(node.name, "loses its disk")
-        if self.dials.parting:
-            primary = {n.parter.cluster for n in self.nodes.values() if n.primary}
+        if self.dials.splits:
+            primary = {n.splitter.cluster for n in self.nodes.values() if n.primary}
             cluster = self.rng.choice(sorted(primary | {cluster}))
         node.lose_disk(cluster)
         self.after(self.rng.uniform(0.5, 5), node.start)
@@ -408,20 +411,20 @@ class World:
         for node in self.nodes.values():
             node.paused_until = node.stalled_until = self.now
             node.start()
-        if self.dials.parting:
+        if self.dials.splits:
             self._every(1.0, self.promoter.rescue)
 
     def _settled(self) -> bool:
         """Tell whether the machines of each cluster vote and agree, and it has ordered anew."""
-        clusters = {node.parter.cluster for node in self.nodes.values()}
+        clusters = {node.splitter.cluster for node in self.nodes.values()}
         if not all(self._agreed(cluster) for cluster in sorted(clusters)):
             return False
         return not self.dials.read_every_s or self.readers.settled()
 
     def _agreed(self, cluster: str) -> bool:
-        nodes = [node for node in self.nodes.values() if node.parter.cluster == cluster]
+        nodes = [node for node in self.nodes.values() if node.splitter.cluster == cluster]
         members = [node.member for node in nodes if node.member is not None]
-        checker = self.partings.checkers[cluster]
+        checker = self.splits.checkers[cluster]
         now = checker.memberships[-1]
         learners = {m.disk for m in now.learners if m.witness or m.reader}
         followers = {node.disk_id for node in nodes if node.follower}

@@ -37,7 +37,7 @@ class Kind(TypedDict):
 
     storm: bool
     rot: bool
-    parting: bool | None
+    splits: bool | None
     databases: bool
     reads: bool | None
     follow: bool | None
@@ -60,7 +60,7 @@ def run(  # noqa: PLR0913 - kinds of worlds, all by name
     storm: bool = False,
     segments: bool = False,
     rot: bool = False,
-    parting: bool | None = None,
+    splits: bool | None = None,
     databases: bool = False,
     reads: bool | None = None,
     follow: bool | None = None,
@@ -74,7 +74,7 @@ def run(  # noqa: PLR0913 - kinds of worlds, all by name
             storm=storm,
             segments=segments,
             rot=rot,
-            parting=parting,
+            splits=splits,
             reads=reads,
             follow=follow,
         )
@@ -110,7 +110,7 @@ def seeds_until_found(bug: PlantedBug | CommitBug) -> int | None:
                     storm=bug.storm,
                     segments=bug.segments,
                     rot=bug.rot,
-                    parting=bug.parting,
+                    splits=bug.splits,
                     databases=bug.databases,
                     reads=bug.reads,
                     follow=bug.follow,
@@ -125,7 +125,7 @@ def tell(
     *,
     storm: bool,
     rot: bool,
-    parting: bool | None,
+    splits: bool | None,
     databases: bool,
     reads: bool | None,
     follow: bool | None,
@@ -134,7 +134,7 @@ def tell(
     world = (
         DatabaseWorld(seed)
         if databases
-        else World(seed, storm=storm, rot=rot, parting=parting, reads=reads, follow=follow)
+        else World(seed, storm=storm, rot=rot, splits=splits, reads=reads, follow=follow)
     )
     try:
         world.run()
@@ -195,9 +195,9 @@ def main() -> int:
     parser.add_argument("--rot", action="store_true", help="in storms in which bits rot")
     parser.add_argument("--storm", action="store_true", help="in storms")
     parser.add_argument(
-        "--parting",
+        "--splits",
         action=argparse.BooleanOptionalAction,
-        help="members part for good in all of them, or in none; by default in one of four",
+        help="members split for good in all of them, or in none; by default in one of four",
     )
     parser.add_argument(
         "--databases", action="store_true", help="on top of the logs, some of which diverge"
@@ -218,7 +218,7 @@ def main() -> int:
     kind: Kind = {
         "storm": options.storm,
         "rot": options.rot,
-        "parting": options.parting,
+        "splits": options.splits,
         "databases": options.databases,
         "reads": options.reads,
         "follow": options.follow,

@@ -30,7 +30,7 @@ REMEMBERED = [
     2516960287,
     3512598318,
 ]
-REMEMBERED_PARTING = [200263, 60003665, 96002284]
+REMEMBERED_SPLIT = [200263, 60003665, 96002284]
 REMEMBERED_ROT = [652801960, 652801188]
 #: the view that a split founded was in no majority's flush yet
 REMEMBERED_READS = [1924770872]
@@ -43,19 +43,19 @@ def run(
     *,
     storm: bool = False,
     rot: bool = False,
-    parting: bool | None = None,
+    splits: bool | None = None,
     reads: bool | None = None,
     follow: bool | None = None,
 ) -> World:
     """Run a seed; a failure says how to repeat it."""
-    world = World(seed, dials, storm=storm, rot=rot, parting=parting, reads=reads, follow=follow)
+    world = World(seed, dials, storm=storm, rot=rot, splits=splits, reads=reads, follow=follow)
     try:
         world.run()
     except Exception as error:
         error.add_note(f"{world.dials} at {world.now:.4f} s")
         how = "--rot --story" if rot else "--story"
         how = "--storm " * storm + how
-        how = {True: "--parting ", False: "--no-parting ", None: ""}[parting] + how
+        how = {True: "--splits ", False: "--no-splits ", None: ""}[splits] + how
         how = {True: "--reads ", False: "--no-reads ", None: ""}[reads] + how
         how = {True: "--follow ", False: "--no-follow ", None: ""}[follow] + how
         error.add_note(f"python tests/simulation/simulate.py {how} {seed}")
@@ -65,12 +65,12 @@ def run(
 
 @pytest.mark.parametrize("seed", REMEMBERED)
 def test_remembered_seeds_hold(seed: int) -> None:
-    run(seed, parting=False, reads=False)
+    run(seed, splits=False, reads=False)
 
 
-@pytest.mark.parametrize("seed", REMEMBERED_PARTING)
-def test_remembered_seeds_hold_where_members_part(seed: int) -> None:
-    run(seed, parting=True, reads=False)
+@pytest.mark.parametrize("seed", REMEMBERED_SPLIT)
+def test_remembered_seeds_hold_where_members_split(seed: int) -> None:
+    run(seed, splits=True, reads=False)
 
 
 @pytest.mark.parametrize("seed", REMEMBERED_ROT)
@@ -86,13 +86,13 @@ def test_fresh_seeds_hold() -> None:
     assert probes >= {"fetched", "truncated", "trimmed", "died while writing"}
 
 
-def test_fresh_seeds_hold_where_members_part() -> None:
+def test_fresh_seeds_hold_where_members_split() -> None:
     """By an administrator's act, by policy, or both. [C21, S1-S7]"""
     start = first_seed()
     probes: set[str] = set()
     for seed in range(start, start + FRESH // 3):
-        probes |= run(seed, parting=True).probes
-    assert "parted" in probes
+        probes |= run(seed, splits=True).probes
+    assert "split" in probes
 
 
 def test_fresh_seeds_hold_where_bits_rot() -> None:
@@ -106,17 +106,17 @@ def test_fresh_seeds_hold_where_bits_rot() -> None:
 
 @pytest.mark.parametrize("seed", REMEMBERED_READS)
 def test_remembered_seeds_hold_where_barriers_are_asked_for(seed: int) -> None:
-    run(seed, parting=True, reads=True)
+    run(seed, splits=True, reads=True)
 
 
-@pytest.mark.parametrize("kind", ["any", "storm", "rot", "parting"])
+@pytest.mark.parametrize("kind", ["any", "storm", "rot", "split"])
 def test_fresh_seeds_hold_where_barriers_are_asked_for(kind: str) -> None:
     """Each covers all that was acknowledged before it was asked for. [F1-F5]"""
     start = first_seed()
     probes: set[str] = set()
     for seed in range(start, start + FRESH // 3):
-        parting = {"any": None, "parting": True}.get(kind, False)
-        world = run(seed, storm=kind == "storm", rot=kind == "rot", parting=parting, reads=True)
+        splits = {"any": None, "split": True}.get(kind, False)
+        world = run(seed, storm=kind == "storm", rot=kind == "rot", splits=splits, reads=True)
         probes |= world.probes
     assert probes >= {"read", "read again"}
 
@@ -226,14 +226,14 @@ def test_who_is_a_quorum_of_one_view_of_two_parts_from_those_who_are_gone(
             continue  # one of them knows that the change was made
         tried += 1
         world._run_until(world.now + 60)
-        (cluster,) = {node.parter.cluster for node in left}
+        (cluster,) = {node.splitter.cluster for node in left}
         assert cluster != world.cluster
         left[0].submit(b"fresh", 1)
         world._run_until(world.now + 10)
-        chain = world.partings.checkers[cluster].chain
+        chain = world.splits.checkers[cluster].chain
         assert any(block.data.startswith(b"fresh") for block in chain.values())
         for node in nodes:
             node.start()
         world._run_until(world.now + 60)
-        assert cluster not in {node.parter.cluster for node in nodes if node not in left}
+        assert cluster not in {node.splitter.cluster for node in nodes if node not in left}
     assert tried > 0

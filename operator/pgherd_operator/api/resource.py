@@ -61,7 +61,7 @@ def without_owned(spec: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def parse(body: Mapping[str, Any]) -> Cluster:
+def parse_resource(body: Mapping[str, Any]) -> Cluster:
     """Read a resource.
 
     Raises:

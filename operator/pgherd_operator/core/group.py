@@ -172,7 +172,7 @@ class Group:
         ]
 
 
-def look(observed: Observed) -> Group:
+def assemble_group(observed: Observed) -> Group:
     """Put together what is known."""
     ledger = observed.ledger
     cluster_id = ledger.cluster_id if ledger is not None else ""

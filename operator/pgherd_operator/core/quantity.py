@@ -16,7 +16,7 @@ _MAX_EXPONENT = 99
 """Where it is larger the number is more than any volume has; it need not be written out."""
 
 
-def parse(text: str) -> Fraction:
+def parse_quantity(text: str) -> Fraction:
     """The value of a quantity.
 
     Raises:

@@ -35,7 +35,7 @@ from pgherd_operator.core.actions import (
     RemoveFinalizer,
     Step,
 )
-from pgherd_operator.core.group import Group, Member, look
+from pgherd_operator.core.group import Group, Member, assemble_group
 from pgherd_operator.core.observed import Observed
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
@@ -89,7 +89,7 @@ def reconcile(
     Args:
         turn: why it may not take over another release, see ``upgrade``; empty if it may.
     """
-    group, stage = look(observed), upgrade.stage(observed, release)
+    group, stage = assemble_group(observed), upgrade.stage(observed, release)
     unadopted = stage is upgrade.Stage.WAITING
     if care is Care.CERTIFICATES:
         described = observed.cluster.status  # nobody knows more without its spec

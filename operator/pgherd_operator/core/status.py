@@ -9,7 +9,7 @@ from pgherd_operator.api.status import ClusterStatus, Condition, ConditionType, 
 from pgherd_operator.core.actions import Event, Reason, Step
 from pgherd_operator.core.group import Group, Member
 from pgherd_operator.core.observed import Observed, Phase, last_view
-from pgherd_operator.core.quantity import parse
+from pgherd_operator.core.quantity import parse_quantity
 from pgherd_operator.objects import names, pod
 from pgherd_operator.objects.model import Release, Role, wanted
 
@@ -361,9 +361,9 @@ def _volumes(observed: Observed) -> Verdict:
             continue
         if wanted_class and volume.class_name not in ("", wanted_class):
             others.append(f"{name} is of class {volume.class_name}, not {wanted_class}")
-        if parse(volume.requested) < parse(wanted):
+        if parse_quantity(volume.requested) < parse_quantity(wanted):
             behind.append(f"{name} is to grow from {volume.requested} to {wanted}")
-        elif volume.capacity and parse(volume.capacity) < parse(volume.requested):
+        elif volume.capacity and parse_quantity(volume.capacity) < parse_quantity(volume.requested):
             said = f" ({volume.growth})" if volume.growth else ""
             behind.append(f"{name} has {volume.capacity} of {volume.requested}{said}")
     if behind or others:

@@ -24,7 +24,7 @@ from pgherd_operator.core.actions import (
 )  # fmt: skip
 from pgherd_operator.core.group import Group
 from pgherd_operator.core.observed import Ledger, Observed, Phase
-from pgherd_operator.core.quantity import parse
+from pgherd_operator.core.quantity import parse_quantity
 from pgherd_operator.objects import config, names, network, pod
 from pgherd_operator.objects.model import Manifest, Origin, Release, Seat, digest
 
@@ -300,7 +300,7 @@ def growing_volumes(observed: Observed) -> list[Step]:
     for number in sorted(observed.volumes):
         volume = observed.volumes[number]
         size = pod.size(cluster, volume.role)
-        if volume.usable and parse(volume.requested) < parse(size):
+        if volume.usable and parse_quantity(volume.requested) < parse_quantity(size):
             name = names.volume(cluster.name, number)
             text = f"growing {name} from {volume.requested} to {size}"
             found.append(Step(Reason.VOLUME_GROWING, text, (GrowVolume(name, volume.uid, size),)))

@@ -24,7 +24,7 @@ from pgherd_operator.api.subscriptions import (
     SubscriptionStatus,
 )
 from pgherd_operator.core.actions import Event
-from pgherd_operator.core.quantity import parse
+from pgherd_operator.core.quantity import parse_quantity
 
 _WORDS = 1000
 _WAITS = "the deletion waits for the herd: set deletionPolicy: Retain to leave it there as it is"
@@ -155,7 +155,7 @@ def subscription_order(one: SubscriptionResource, dsn: str) -> dict[str, Any]:
         "name": one.name,
         "set": spec.set,
         "dsn": dsn,
-        "keep_bytes": int(parse(spec.keep_bytes)),
+        "keep_bytes": int(parse_quantity(spec.keep_bytes)),
         "keep_s": spec.keep_hours * 3600,
         "provider": spec.provider,
         "forward": spec.forward,

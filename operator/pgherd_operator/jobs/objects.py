@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pgherd_operator.api import GROUP, SCHEDULE, SNAPSHOT, VERSION
 from pgherd_operator.api.jobs import CheckSpec, SnapshotSpec
 from pgherd_operator.api.places import Destination, Volume
-from pgherd_operator.core.quantity import parse
+from pgherd_operator.core.quantity import parse_quantity
 from pgherd_operator.jobs.schedule import Schedule
 from pgherd_operator.jobs.steps import Look, Runner, Work
 from pgherd_operator.objects import names, places, restricted
@@ -108,7 +108,7 @@ def _order(look: Look) -> Manifest:
         "postgres_port": names.POSTGRES_PORT,
         "admin_port": names.ADMIN_PORT,
         "members": [_address(work, number) for number in look.herd],
-        "part_bytes": int(parse(spec.part_size)),
+        "part_bytes": int(parse_quantity(spec.part_size)),
         "share": spec.share,
         "allow_missing": spec.allow_missing,
     }
@@ -252,4 +252,4 @@ def _destination(work: Work) -> Destination | None:
 
 def _spark_memory(quantity: str) -> str:
     """A quantity as Spark writes it."""
-    return f"{int(parse(quantity)) >> 20}m"
+    return f"{int(parse_quantity(quantity)) >> 20}m"

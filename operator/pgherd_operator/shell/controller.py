@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import structlog
 
 from pgherd_operator.api import GROUP, KIND, OPERATOR, VERSION
-from pgherd_operator.api.resource import Cluster, InvalidSpec, parse, without_owned
+from pgherd_operator.api.resource import Cluster, InvalidSpec, parse_resource, without_owned
 from pgherd_operator.api.status import ClusterStatus
 from pgherd_operator.core import status, upgrade
 from pgherd_operator.core import users as core_users
 from pgherd_operator.core.actions import Event, Reason, Step
-from pgherd_operator.core.group import look
+from pgherd_operator.core.group import assemble_group
 from pgherd_operator.core.observed import Observed
 from pgherd_operator.core.reconcile import Care, Plan, is_of_another, reconcile
 from pgherd_operator.core.upgrade import Turns
@@ -91,9 +91,9 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
         return None
     invalid, care = "", Care.FULL
     try:
-        cluster = parse(body)
+        cluster = parse_resource(body)
     except InvalidSpec as error:
-        cluster = parse({**body, "spec": {}})
+        cluster = parse_resource({**body, "spec": {}})
         # It goes whatever its spec was; by the default one, which keeps the volumes.
         if not cluster.deleting:
             invalid = str(error)
@@ -161,7 +161,7 @@ def _turn(env: Environment, observed: Observed, care: Care) -> str:
     herd = observed.cluster.namespace, observed.cluster.name
     at = upgrade.stage(observed, env.release)
     age_s = (env.now() - env.began).total_seconds()
-    ready = upgrade.is_ready(observed, look(observed), usable=care is Care.FULL)
+    ready = upgrade.is_ready(observed, assemble_group(observed), usable=care is Care.FULL)
     rests = care is not Care.FULL or bool(upgrade.rests(observed))
     return env.turns.ask(herd, at, ready=ready, age_s=age_s, rests=rests)
 
@@ -190,11 +190,11 @@ async def _usable(env: Environment, body: dict[str, Any], cluster: Cluster) -> t
     for spec in (last, without_owned(last), without_owned(own)):
         try:
             if spec:
-                return parse({**body, "spec": spec}), Care.NO_REPLACING
+                return parse_resource({**body, "spec": spec}), Care.NO_REPLACING
         except InvalidSpec:
             continue
     try:
-        return parse({**body, "spec": {"tls": own.get("tls") or {}}}), Care.CERTIFICATES
+        return parse_resource({**body, "spec": {"tls": own.get("tls") or {}}}), Care.CERTIFICATES
     except InvalidSpec:
         return cluster, Care.CERTIFICATES
 

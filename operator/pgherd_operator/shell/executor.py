@@ -28,7 +28,7 @@ from pgherd_operator.shell.kube.interface import (
 from pgherd_operator.shell.observing import certificates
 from pgherd_operator.shell.observing.reading import founders_text, ledger_data
 from pgherd_operator.shell.observing.sidecars import Sidecars
-from pgherd_operator.shell.resources import claim
+from pgherd_operator.shell.resources import claim_resource
 
 
 class Executor:
@@ -156,7 +156,7 @@ class Executor:
             marked = {"metadata": {"annotations": {OPERATOR: action.operator}}}
             await self._patch(KIND, self._cluster.name, marked)
         body = await self._api.get(KIND, self._namespace, self._cluster.name)
-        if not await claim(self._api, body, names.FINALIZER, wanted=wanted):
+        if not await claim_resource(self._api, body, names.FINALIZER, wanted=wanted):
             raise ConflictError(409, f"{self._cluster.name} has been deleted or changed meanwhile")
 
     async def _write_ledger(self, action: act.CreateLedger) -> None:

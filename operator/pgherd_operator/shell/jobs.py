@@ -49,9 +49,9 @@ from pgherd_operator.shell.observing.reading import (
 from pgherd_operator.shell.resources import (
     SETTLED_S,
     identity,
-    read,
-    show,
+    read_resource,
     show_invalid,
+    show_status,
     until_again,
 )
 
@@ -126,7 +126,7 @@ class Jobs:
         if decision.remove:
             await self._delete(kind, work, work.name, work.uid)
             return _LOOK_S
-        await show(self.api, body, decision.status)
+        await show_status(self.api, body, decision.status)
         for event in decision.events:
             self.events.tell(work, event, kind)
         return _rest(work, decision, now)
@@ -138,7 +138,7 @@ class Jobs:
         except NotFoundError:
             return None
         try:
-            found = read(body, ScheduleSpec, ScheduleStatus)
+            found = read_resource(body, ScheduleSpec, ScheduleStatus)
         except ValidationError as error:
             await show_invalid(self.api, body, error)
             return SETTLED_S
@@ -155,7 +155,7 @@ class Jobs:
                 plan = schedule.refused(found, made, plan, str(error))
         for old in plan.drop:
             await self._delete(SNAPSHOT, found, old.name, old.uid)
-        await show(self.api, body, plan.status)
+        await show_status(self.api, body, plan.status)
         for event in plan.events:
             self.events.tell(found, event, SCHEDULE)
         return until_again(plan.again, now)

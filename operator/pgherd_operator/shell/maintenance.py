@@ -24,9 +24,9 @@ from pgherd_operator.shell.members import WritableMember, writable
 from pgherd_operator.shell.observing.sidecars import SidecarError, SidecarRefusedError, Sidecars
 from pgherd_operator.shell.resources import (
     SETTLED_S,
-    read,
-    show,
+    read_resource,
     show_invalid,
+    show_status,
     until_again,
 )
 
@@ -58,7 +58,7 @@ class Maintainer:
         except NotFoundError:
             return None
         try:
-            schedule = read(body, MaintenanceSpec, MaintenanceStatus)
+            schedule = read_resource(body, MaintenanceSpec, MaintenanceStatus)
         except ValidationError as error:
             await show_invalid(self.api, body, error)
             return SETTLED_S
@@ -68,7 +68,7 @@ class Maintainer:
         plan = maintenance.decide(schedule, told, now)
         if plan.begin is not None and herd is not None:
             plan = await _begin(schedule, herd, plan, now)
-        await show(self.api, body, plan.status)
+        await show_status(self.api, body, plan.status)
         for event in plan.events:
             self.events.tell(schedule, event, MAINTENANCE)
         if plan.status.active is not None:

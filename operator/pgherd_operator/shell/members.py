@@ -7,7 +7,7 @@ from typing import Any
 from pgherd_sidecar.client import routes
 
 from pgherd_operator.api import KIND
-from pgherd_operator.api.resource import Cluster, parse
+from pgherd_operator.api.resource import Cluster, parse_resource
 from pgherd_operator.shell.jobs import database_members
 from pgherd_operator.shell.kube.interface import KubernetesApi, NotFoundError
 from pgherd_operator.shell.observing.sidecars import SidecarError, Sidecars
@@ -42,7 +42,7 @@ async def writable(
     try:
         body = await api.get(KIND, namespace, herd)
         # Who is asked does not depend on the spec: the herd goes on under one that can't be used.
-        sidecars = sidecars_of(parse({**body, "spec": {}}))
+        sidecars = sidecars_of(parse_resource({**body, "spec": {}}))
         await sidecars.prepare()
     except (NotFoundError, SidecarError) as error:
         return None, f"ReplicatedCluster {herd}: {error}"

@@ -28,7 +28,7 @@ _SCHEDULE_S = 60.0
 _ATTEMPTS = 5
 
 
-async def show(api: KubernetesApi, body: Manifest, status: BaseModel) -> None:
+async def show_status(api: KubernetesApi, body: Manifest, status: BaseModel) -> None:
     """Write the status of a resource, unless it is there already.
 
     Args:
@@ -70,7 +70,9 @@ async def _write(api: KubernetesApi, body: Manifest, status: Manifest) -> None:
         await api.apply(wanted, subresource="status")
 
 
-async def claim(api: KubernetesApi, body: Manifest, finalizer: str, *, wanted: bool) -> bool:
+async def claim_resource(
+    api: KubernetesApi, body: Manifest, finalizer: str, *, wanted: bool
+) -> bool:
     """Have the deletion of a resource wait for us, or not any more.
 
     The list is everybody's, so it is written only over what was read.
@@ -118,7 +120,7 @@ def identity(body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read(
+def read_resource(
     body: Mapping[str, Any], spec: type[AnySpec], status: type[AnyStatus]
 ) -> ApiObject[AnySpec, AnyStatus]:
     """Read a resource.

@@ -40,7 +40,13 @@ from pgherd_operator.shell.jobs import JobEvents
 from pgherd_operator.shell.kube.interface import KubernetesApi, Manifest, NotFoundError
 from pgherd_operator.shell.members import writable
 from pgherd_operator.shell.observing.sidecars import SidecarError, SidecarRefusedError, Sidecars
-from pgherd_operator.shell.resources import SETTLED_S, claim, read, show, show_invalid
+from pgherd_operator.shell.resources import (
+    SETTLED_S,
+    claim_resource,
+    read_resource,
+    show_invalid,
+    show_status,
+)
 
 _SOON_S = 5.0
 _NOT_READY_S = 10.0
@@ -75,10 +81,10 @@ class Followers:
         if "deletionTimestamp" in body["metadata"]:
             return await self._drop(body)
         try:
-            one = read(body, SetSpec, SetStatus)
+            one = read_resource(body, SetSpec, SetStatus)
         except ValidationError as error:
             return await self._refuse(body, error)
-        if not await claim(self.api, body, FOLLOWING, wanted=await self._is_to_wait(one)):
+        if not await claim_resource(self.api, body, FOLLOWING, wanted=await self._is_to_wait(one)):
             return _SOON_S
         told = await self._ask(one, routes.ORDER_SET, following.set_order(one))
         shown = following.show_set(one, told, self.now())
@@ -93,10 +99,10 @@ class Followers:
         if "deletionTimestamp" in body["metadata"]:
             return await self._end(body)
         try:
-            one = read(body, SubscriptionSpec, SubscriptionStatus)
+            one = read_resource(body, SubscriptionSpec, SubscriptionStatus)
         except ValidationError as error:
             return await self._refuse(body, error)
-        if not await claim(self.api, body, FOLLOWING, wanted=await self._is_to_wait(one)):
+        if not await claim_resource(self.api, body, FOLLOWING, wanted=await self._is_to_wait(one)):
             return _SOON_S
         try:
             dsn = await _dsn(self.api, namespace, one.spec.secret)
@@ -118,7 +124,7 @@ class Followers:
         if FOLLOWING not in body["metadata"].get("finalizers", ()):
             return None
         try:
-            one = read(body, LeavingSpec, SetStatus)
+            one = read_resource(body, LeavingSpec, SetStatus)
         except ValidationError as error:
             return await self._refuse(body, error)
         told, is_going = OrderOutcome(answer={}), False
@@ -139,7 +145,7 @@ class Followers:
         if FOLLOWING not in body["metadata"].get("finalizers", ()):
             return None
         try:
-            one = read(body, LeavingSpec, SubscriptionStatus)
+            one = read_resource(body, LeavingSpec, SubscriptionStatus)
         except ValidationError as error:
             return await self._refuse(body, error)
         herd = None if one.spec.is_retained else await self._herd(one)
@@ -166,7 +172,7 @@ class Followers:
 
     async def _release(self, body: Manifest) -> float | None:
         """Let a resource go, of which the herd has nothing any more."""
-        return None if await claim(self.api, body, FOLLOWING, wanted=False) else _SOON_S
+        return None if await claim_resource(self.api, body, FOLLOWING, wanted=False) else _SOON_S
 
     async def _herd(self, one: AnyResource) -> Manifest | None:
         """The herd, if it is there at all: without it there is nothing to end."""
@@ -219,7 +225,7 @@ class Followers:
         body: Manifest,
         shown: Shown[Status],
     ) -> None:
-        await show(self.api, body, shown.status)
+        await show_status(self.api, body, shown.status)
         for event in shown.events:
             self.events.tell(one, event, kind)
 

@@ -2,7 +2,7 @@
 
 Reads the configuration, locks the data directory, starts the ordered log, the admin API and the
 replica on one event loop, and stops them in reverse on SIGTERM, SIGINT, or when asked by the API. A
-member that parts from its cluster stops them, too, and starts them again as what it is then.
+member that splits off from its cluster stops them, too, and starts them again as what it is then.
 
 Exit status: 0 stopped cleanly; 1 a defect, or something outside failed at the start (a port is in
 use); 2 the configuration, the data directory or the certificates are not ones to run with; 70 the
@@ -31,8 +31,8 @@ from pgherd_sidecar.agent.admin.health import HealthServer
 from pgherd_sidecar.agent.admin.port import AdminBackend
 from pgherd_sidecar.agent.admin.remote import RemoteAdmin
 from pgherd_sidecar.agent.base import logging
-from pgherd_sidecar.agent.base.config import ConfigError, NodeConfig, load
-from pgherd_sidecar.agent.log import parted
+from pgherd_sidecar.agent.base.config import ConfigError, NodeConfig, load_config
+from pgherd_sidecar.agent.log import splitsteps
 from pgherd_sidecar.agent.log.bootstrap import BootstrapError
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
@@ -49,7 +49,7 @@ _YOUNG_COLLECTIONS = 20
 
 
 class Service(AdminBackend, Protocol):
-    """What runs on top of the log: the replica, or a stand-in for it in tests."""
+    """A service that runs on top of the log: the replica, or a stand-in for it in tests."""
 
     async def run(self) -> None:
         """Work until ``stop`` is called or something fails."""
@@ -61,12 +61,12 @@ class Service(AdminBackend, Protocol):
 MakeService = Callable[[NodeConfig, LogHost, StoredIdentity], Service]
 
 
-def run(arguments: list[str], make_service: MakeService) -> None:
+def run_sidecar(arguments: list[str], make_service: MakeService) -> None:
     """Run a sidecar around the service that ``make_service`` returns; exits on errors."""
     parser = argparse.ArgumentParser("pgherd-sidecar", description="Replication manager of a node.")
     parser.add_argument("--config", type=Path, required=True, help="JSON file of the node")
     try:
-        config = load(parser.parse_args(arguments).config)
+        config = load_config(parser.parse_args(arguments).config)
         identity = StoredIdentity(config)
     except (ConfigError, IdentityError) as error:
         parser.exit(_UNUSABLE, f"pgherd-sidecar: error: {error}\n")
@@ -91,12 +91,12 @@ def run(arguments: list[str], make_service: MakeService) -> None:
 async def _serve(
     configured: NodeConfig, identity: StoredIdentity, make_service: MakeService
 ) -> None:
-    """Serve, and begin anew when something was to be done with the log closed (``parted``)."""
+    """Serve, and begin anew when something was to be done with the log closed (``splitsteps``)."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_on_loop_exception)
     ending, trouble = _Ending(), ""
     while ending.again:
-        config = await loop.run_in_executor(None, parted.resume, configured, identity)
+        config = await loop.run_in_executor(None, splitsteps.resume, configured, identity)
         host = LogHost(
             config,
             disk=identity.disk_id,
@@ -108,7 +108,7 @@ async def _serve(
         if host.splitter.due is not None and ending.again:
             try:
                 await loop.run_in_executor(
-                    None, parted.consent, config, identity.disk_id, host.splitter.due
+                    None, splitsteps.consent, config, identity.disk_id, host.splitter.due
                 )
             except BootstrapError as error:
                 trouble = str(error)

@@ -1,7 +1,7 @@
 """The ``pgherd`` command: what is asked of a running herd, wherever it runs.
 
 Its members are found in a herd's directory on this machine, or one of them by the socket of its
-admin API. What is done to a herd on this machine only is in ``localcommands.py``. Answers go to
+admin API. ``localcommands.py`` has what is done to a herd on this machine only. Answers go to
 stdout, progress and errors (one line) to stderr; the exit statuses are listed in ``errors.py``.
 """
 
@@ -28,7 +28,8 @@ with lazily():
     from pgherd_sidecar.cli import top as tops
     from pgherd_sidecar.cli.shared import render
     from pgherd_sidecar.client import admin as admins
-    from pgherd_sidecar.client import cluster, parting, skipping
+    from pgherd_sidecar.client import cluster, skipping
+    from pgherd_sidecar.client import split as splits
     from pgherd_sidecar.local import delegate, herd, sidecar
     from pgherd_sidecar.local import psql as psqls
     from pgherd_sidecar.local.operations import lifecycle as local
@@ -236,7 +237,7 @@ def split(
         client = sidecar.Sidecar(description, description.member(nodes[0])).admin
     else:
         client = admins.AdminClient(admin)
-    plan = options.run(options.within(timeout_s, parting.part(client, nodes, yes=yes)))
+    plan = options.run(options.within(timeout_s, splits.split_herd(client, nodes, yes=yes)))
     click.echo(
         f"{' and '.join(plan.members)} are cluster {plan.cluster_id}; "
         "evict them where the others go on: `pgherd evict`"
@@ -248,9 +249,15 @@ def _split_stopped(directory: Path, node: str, *, yes: bool) -> None:
     click.echo(f"{node} is a cluster of its own: start it with `pgherd local up`, then add nodes")
 
 
-# What `pgherd split` was called before; they go in a later version.
+# Two former names of `pgherd split`: they go in a later version.
 main.add_command(
-    click.Command("promote-partition", callback=split.callback, params=split.params, hidden=True)
+    click.Command(
+        "promote-partition",
+        callback=split.callback,
+        params=split.params,
+        help="Split nodes off for good: the former name of `pgherd split`.",
+        hidden=True,
+    )
 )
 
 
@@ -281,7 +288,7 @@ def _split_into(
 
 
 def _speaker(directory: Path | None, admin: Path | None) -> "Status":
-    """Whoever speaks for the herd."""
+    """Return the status of the node that speaks for the herd."""
     voices = options.run(_all(options.listen(directory, admin)))
     said = cluster.speaker(voice.status for voice in voices)
     if said is None:

@@ -18,9 +18,9 @@ from pgherd_sidecar.client.answers import (
     ChangedTables,
     IndexSummary,
     MarkerAnswer,
-    PartingPlan,
     SkipPlan,
     SnapshotAnswer,
+    SplitAnswer,
     Status,
     TableSummary,
 )
@@ -149,15 +149,15 @@ class AdminClient:
         """Have a member that does not answer thrown out of the view; see ``leave``."""
         await self._request(routes.EVICT, routes.LeaveRequest(name, disk_id))
 
-    async def part(self, names: Iterable[str], *, act: bool) -> PartingPlan:
+    async def split(self, names: Iterable[str], *, act: bool) -> SplitAnswer:
         """Have members become a cluster of their own; returns when that is asked of them.
 
         Args:
             names: of the members, this one among them.
             act: otherwise it is only told what would be done.
         """
-        body = routes.PartRequest(sorted(set(names)), act)
-        return await self._call(routes.PART, PartingPlan, body)
+        body = routes.SplitRequest(sorted(set(names)), act)
+        return await self._call(routes.SPLIT, SplitAnswer, body)
 
     async def block_links(self, names: Iterable[str], unsent: Iterable[str] = ()) -> None:
         """Cut the links to these members, and to no others, until it is told otherwise.

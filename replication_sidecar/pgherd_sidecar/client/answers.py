@@ -186,7 +186,7 @@ class Status(BaseModel):
     hot_keys: tuple[HotKeyAnswer, ...] = ()
 
 
-class PartingPlan(AnswerBase):
+class SplitAnswer(AnswerBase):
     """Members that become a cluster of their own.
 
     Attributes:

@@ -39,7 +39,7 @@ EXPLAIN = Route("POST", "/explain")
 SKIP = Route("POST", "/skip")
 LEAVE = Route("POST", "/view/leave")
 EVICT = Route("POST", "/view/evict")
-PART = Route("POST", "/view/part")
+SPLIT = Route("POST", "/view/part")
 LINKS = Route("POST", "/links")
 ORDER_MARKER = Route("POST", "/marker")
 MARKER_READY = Route("GET", "/marker/{id}/ready")
@@ -92,8 +92,8 @@ class LeaveRequest(msgspec.Struct):
     disk_id: str = ""
 
 
-class PartRequest(msgspec.Struct):
-    """Of ``PART``: who goes on alone; without ``act`` it is only told what would be done."""
+class SplitRequest(msgspec.Struct):
+    """Of ``SPLIT``: who goes on alone; without ``act`` it is only told what would be done."""
 
     names: Annotated[list[str], msgspec.Meta(min_length=1)]
     act: bool = False

@@ -28,7 +28,11 @@ import click
 from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
 from pgherd_sidecar.local import herd
-from pgherd_sidecar.local.directory import create, remove_if_empty, require_empty_or_claimed
+from pgherd_sidecar.local.directory import (
+    create_directory,
+    remove_if_empty,
+    require_empty_or_claimed,
+)
 
 with lazily():
     from pgherd_sidecar.local import runtime
@@ -132,7 +136,7 @@ def _create_open(directory: Path) -> list[Path]:
 
     Return those that did not exist, deepest first.
     """
-    missing = create(directory)
+    missing = create_directory(directory)
     for made in missing:
         made.chmod(0o755)
     return missing

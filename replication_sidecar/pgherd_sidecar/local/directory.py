@@ -12,7 +12,7 @@ from pgherd_sidecar.local.lock import LOCK_FILE
 _NODE_NEEDS_BYTES = 200 << 20
 
 
-def create(directory: Path) -> list[Path]:
+def create_directory(directory: Path) -> list[Path]:
     """Create the directory and its parents; return those that did not exist, deepest first.
 
     Raises:

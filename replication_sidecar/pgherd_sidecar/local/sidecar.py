@@ -102,7 +102,7 @@ class Sidecar:
         Who is a member does not count: a sidecar learns of others from the log.
         """
         try:
-            told = configuration.load(self._paths.config)
+            told = configuration.load_config(self._paths.config)
         except configuration.ConfigError:
             return True
         now = self.config()

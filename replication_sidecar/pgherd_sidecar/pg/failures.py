@@ -129,7 +129,7 @@ class Judgement:
     row: str = ""
 
 
-def judge(error: BaseException) -> Judgement:  # noqa: PLR0911 - a table of cases
+def judge_error(error: BaseException) -> Judgement:  # noqa: PLR0911 - a table of cases
     """Judge an exception of any type."""
     match error:
         case RoundFailedError():

@@ -87,7 +87,7 @@ class RowStatements:
         self._count = 0
         self._apart: set[str] = set()
 
-    async def learn(self, tables: Sequence[str]) -> None:
+    async def learn_tables(self, tables: Sequence[str]) -> None:
         """Read the shapes of tables met for the first time."""
         for table in tables:
             if table not in self._shapes:
@@ -97,7 +97,7 @@ class RowStatements:
         """The table's shape has been read."""
         return table in self._shapes
 
-    def forget(self) -> None:
+    def forget_shapes(self) -> None:
         """The schema has changed. Names are never used twice: old statements are closed in time."""
         self._shapes.clear()
         self._names.clear()

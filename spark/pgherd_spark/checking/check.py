@@ -34,7 +34,7 @@ from pgherd_spark.reading.catalog import (
 from pgherd_spark.reading.checksums import NOTHING, Part, Sum, bucket_sums
 from pgherd_spark.reading.cluster import Cluster, JobError
 from pgherd_spark.reading.comparison import CheckOptions, Comparison, Say
-from pgherd_spark.reading.leases import LeaseError, Member, hold
+from pgherd_spark.reading.leases import LeaseError, Member, hold_marker
 from pgherd_spark.reading.pace import in_turn
 from pgherd_spark.reading.sources import Source, TableChangedError
 
@@ -76,7 +76,7 @@ async def check(
         LeaseError: a member can't hold its snapshot.
         JobError: a member could not be read.
     """
-    async with hold(
+    async with hold_marker(
         members, lease_s=options.lease_s, timeout_s=options.timeout_s, on_lost=cluster.cancel
     ) as lease:
         say(f"every member holds a snapshot at GID {lease.gid}")

@@ -60,7 +60,7 @@ class Lease:
 
 
 @asynccontextmanager
-async def hold(
+async def hold_marker(
     members: Mapping[str, Member],
     *,
     lease_s: float,
@@ -98,10 +98,10 @@ async def hold(
             renewing.cancel()
     finally:
         if give_back:
-            await drop(members, marker)
+            await drop_marker(members, marker)
 
 
-async def drop(members: Mapping[str, Member], marker: str) -> None:
+async def drop_marker(members: Mapping[str, Member], marker: str) -> None:
     """Have all members give up at once what they hold of a marker, as far as they answer."""
     for member in members.values():
         with suppress(AdminError):  # it gives it up by itself in time

@@ -33,7 +33,14 @@ from pgherd_spark.reading.catalog import (
 from pgherd_spark.reading.checksums import NOTHING, Part, Sum, parts_of
 from pgherd_spark.reading.cluster import Cluster, JobError
 from pgherd_spark.reading.comparison import Say
-from pgherd_spark.reading.leases import Lease, LeaseError, MarkerGoneError, Member, drop, hold
+from pgherd_spark.reading.leases import (
+    Lease,
+    LeaseError,
+    MarkerGoneError,
+    Member,
+    drop_marker,
+    hold_marker,
+)
 from pgherd_spark.reading.owners import owning
 from pgherd_spark.reading.pace import FULL, in_turn
 from pgherd_spark.reading.sources import Source, connected, reading
@@ -113,7 +120,7 @@ async def snapshot(
             return options.to.below(name)
     state = state_before(members, options.hold_s)
     async with (
-        hold(
+        hold_marker(
             members,
             lease_s=options.lease_s,
             timeout_s=options.timeout_s,
@@ -149,7 +156,7 @@ async def _take_up(
             except (MarkerGoneError, ChangedError) as error:
                 say(f"removing {name}, which can't be finished: {error}")
                 remove(options.to, name, say)
-                await drop(members, job["marker"])
+                await drop_marker(members, job["marker"])
                 return False
     except LeaseError as error:
         say(f"{name} is unfinished and stays as it is: {error}")
@@ -165,7 +172,7 @@ async def _finish(
     marker: str,
     say: Say,
 ) -> None:
-    async with hold(
+    async with hold_marker(
         members,
         lease_s=options.lease_s,
         timeout_s=options.timeout_s,

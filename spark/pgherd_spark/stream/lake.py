@@ -30,7 +30,7 @@ from pgherd_spark.reading import statements
 from pgherd_spark.reading.catalog import Table, columns_changed, columns_now, describe
 from pgherd_spark.reading.checksums import Part, blocks, parts_of
 from pgherd_spark.reading.cluster import Cluster
-from pgherd_spark.reading.leases import Member, hold
+from pgherd_spark.reading.leases import Member, hold_marker
 from pgherd_spark.reading.sources import TableChangedError, reading, unchanging
 
 CURRENT = "current.json"
@@ -107,7 +107,7 @@ async def begin(cluster: Cluster, member: Member, options: LakeOptions) -> Curre
         ChangedMeanwhileError: the rows at the marker could not be read.
         JobError, OSError: it can't be read or written.
     """
-    async with hold(
+    async with hold_marker(
         {member.name: member},
         lease_s=options.lease_s,
         timeout_s=options.timeout_s,

@@ -273,7 +273,7 @@ class Trio:
         leave: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Ask for a change until it shows: what nobody proposes is lost with its proposer."""
-        await _insist(lambda: node.host.change(join, leave), condition)
+        await _insist(lambda: node.host.change_membership(join, leave), condition)
 
     def assert_same_order(self) -> None:
         longest = max((node.delivered for node in self.nodes.values()), key=len)

@@ -37,8 +37,8 @@ class ViewStub:
             raise Unavailable("no majority")
         self.told.append(f"leave {name} {disk}{' dead' * dead}")
 
-    def part(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:
-        self.told.append(f"part {names} {act}")
+    def split(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:
+        self.told.append(f"split {names} {act}")
         return {"members": names}
 
     def block(self, names: list[str], unsent: list[str]) -> None:
@@ -269,7 +269,7 @@ async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> 
         "skip 7, act False",
         "skip 7, act True",
         "block ['n1', 'n2'] []",
-        "part ['n1'] False",
+        "split ['n1'] False",
     ]
 
 

@@ -109,7 +109,7 @@ class Node:
 
     async def _repair(self, link: LocalLink) -> None:
         self.repaired.append(link.gid)
-        self.chain.settle(link.gid)
+        self.chain.settle_to(link.gid)
 
     async def _perform(self, work: Work) -> None:
         assert isinstance(work.task, Procedure)
@@ -120,7 +120,7 @@ class Node:
 
     def add(self, gid: int, one: Writeset) -> None:
         """Queue a writeset."""
-        self.batches.add(gid, one, key_array(one.keys), monotonic())
+        self.batches.add_writeset(gid, one, key_array(one.keys), monotonic())
         self.applier.wake()
 
     def add_alone(self, gid: int | None, run: Callable[[], Awaitable[None]]) -> None:
@@ -130,7 +130,7 @@ class Node:
 
     def close(self) -> None:
         """Something follows."""
-        self.batches.close()
+        self.batches.close_batch()
         self.applier.wake()
 
     def remote(self, *gids: int) -> None:

@@ -36,7 +36,7 @@ class Node:
         )
 
     def begin(self, who: str, wait_s: float = 1000.0) -> None:
-        self.barriers.begin(who, wait_s, self.answer(who))
+        self.barriers.take_reader(who, wait_s, self.answer(who))
 
     def go_on(self, who: str) -> None:
         self.barriers.go_on(who, 1000.0, self.answer(who))
@@ -46,7 +46,7 @@ class Node:
 
     def end_round(self, position: int) -> None:
         self.log.barrier = Barrier(self.log.barrier.number + 1, position)
-        self.barriers.look()
+        self.barriers.serve_readers()
 
 
 class Answer:
@@ -63,12 +63,12 @@ class Answer:
 async def test_a_reader_waits_for_his_round_and_for_the_delivery_up_to_it() -> None:
     node = Node()
     node.begin("a")
-    node.barriers.look()
+    node.barriers.serve_readers()
     assert node.answers == []
     node.end_round(12)
     assert node.answers == []
     node.delivered = 12
-    node.barriers.look()
+    node.barriers.serve_readers()
     assert node.answers == ["a GID 11"]
     assert node.log.dropped == 1
 
@@ -117,7 +117,7 @@ async def test_a_later_and_higher_barrier_does_not_hold_up_who_has_a_lower_one()
     assert node.log.asked == 2
     node.end_round(50)
     node.delivered = 11
-    node.barriers.look()
+    node.barriers.serve_readers()
     assert node.answers == ["a GID 10"]
 
 
@@ -136,7 +136,7 @@ async def test_who_begins_anew_is_not_served_with_what_he_asked_before() -> None
     node.end_round(12)
     node.begin("a")
     node.delivered = 12
-    node.barriers.look()
+    node.barriers.serve_readers()
     assert node.answers == []
     node.end_round(12)
     assert node.answers == ["a GID 11"]
@@ -147,7 +147,7 @@ async def test_nobody_is_left_behind_by_a_session_that_ends() -> None:
     node.begin("a")
     node.begin("b")
     node.barriers.close()
-    node.barriers.drop("a")
+    node.barriers.drop_reader("a")
     assert node.log.dropped == 1
     node.end_round(1)
     assert node.answers == []

@@ -123,7 +123,7 @@ class Node:
         state, known = ReplicatedState([1, 2, 3]), Verdicts()
         for position, last_commit in ROUNDS:
             for at in range(known.last + 1, position + 1):
-                known.note(at, committed=committed(at))
+                known.note_decision(at, committed=committed(at))
             self._visible = last_commit
             upkeep = self.upkeep(state, known, entries=1)
             state.position = position

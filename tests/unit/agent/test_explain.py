@@ -131,7 +131,7 @@ async def test_a_transaction_in_pieces_is_put_together() -> None:
         [Piece(2, 1, 1, 0, PIECE_KEYS, keys(0, ROW | UPDATE)), Piece(2, 1, 1, 1, 0, rows), end],
         "00",
     )
-    log.verdicts.note(3, committed=True, pieces_from=1)
+    log.verdicts.note_decision(3, committed=True, pieces_from=1)
     told = await log.explain(3)
     assert told["tables"] == {"public.t": {"inserted": 1, "deleted": 1}}
     assert (told["pieces"], told["pieces_from"], told["keys_total"]) == (2, 1, 1)

@@ -147,15 +147,15 @@ async def test_many_who_ask_at_once_cost_one_look_and_a_crowd_keeps_nobody_out(
 
 def test_the_age_is_that_of_the_oldest_entry_that_is_known_and_not_shown() -> None:
     fresh = Freshness()
-    fresh.look(1.0, 10, 5, caught_up=False)
+    fresh.take_sample(1.0, 10, 5, caught_up=False)
     assert fresh.age_s(2.0, 0.0) is None
-    fresh.look(2.0, 10, 10, caught_up=True)
+    fresh.take_sample(2.0, 10, 10, caught_up=True)
     assert fresh.age_s(3.0, 0.0) == 0.0
     assert fresh.age_s(3.0, 7.5) == 7.5
     for at in range(3, 3000):  # it falls behind for good: some samples are forgotten
-        fresh.look(float(at), at + 8, 10, caught_up=True)
+        fresh.take_sample(float(at), at + 8, 10, caught_up=True)
     assert fresh.age_s(3000.0, 0.0) == 2997.0
-    fresh.look(3000.0, 3008, 2908, caught_up=True)
+    fresh.take_sample(3000.0, 3008, 2908, caught_up=True)
     assert 99.0 <= (fresh.age_s(3000.0, 0.0) or 0) <= 120.0
-    fresh.look(3001.0, 3008, 3008, caught_up=True)
+    fresh.take_sample(3001.0, 3008, 3008, caught_up=True)
     assert fresh.age_s(3001.0, 0.0) == 0.0

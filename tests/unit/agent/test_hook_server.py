@@ -62,7 +62,7 @@ class Backend:
     def preview(self, keys: "array[int]") -> Conflict | None:
         return self.conflict
 
-    def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
+    def begin_command(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
         self.asked.append((xid, list(keys)))
         answer()
 
@@ -95,10 +95,10 @@ class Backend:
     def when_shown(self, gid: int, rest_s: float, answer: Callable[[bytes], None]) -> None:
         answer(b"LATE n%d after %d ms" % (gid, rest_s * 1000))
 
-    def left(self, who: Hashable) -> None:
+    def drop_waiter(self, who: Hashable) -> None:
         self.readers = [reader for reader in self.readers if reader[0] is not who]
 
-    def gone(self, pid: int) -> None:
+    def end_session(self, pid: int) -> None:
         pass
 
 
@@ -243,7 +243,7 @@ async def test_an_interrupted_session_that_comes_too_late_hears_what_became_of_i
 ) -> None:
     """Unknown here means that it was never sent: recent outcomes are all remembered."""
     if decision is not None:
-        hook.path.outcomes.note(9, Writeset(2, 5, 1, 1, 1001, 0, b"", b"[]"), decision)
+        hook.path.outcomes.note_writeset(9, Writeset(2, 5, 1, 1, 1001, 0, b"", b"[]"), decision)
     assert hook.session(b"R s3 1001").answers == [answer]
 
 

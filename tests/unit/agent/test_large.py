@@ -111,7 +111,7 @@ class Node:
         """The first piece of a transaction is ordered; it is known what the others will be."""
         for number, data in enumerate(parts):
             self.pieces.append(Piece(2, 1, serial, number, 0, data))
-        self.transactions.came(10 * serial, self.pieces[-len(parts)])
+        self.transactions.take_piece(10 * serial, self.pieces[-len(parts)])
 
     def comes_split(self, data: bytes, serial: int = 1) -> int:
         """The same of a row in several pieces; return how many they are."""
@@ -120,7 +120,7 @@ class Node:
         for number, start in enumerate(starts):
             flags = PIECE_MORE if start != starts[-1] else 0
             self.pieces.append(Piece(2, 1, serial, number, flags, data[start : start + size]))
-        self.transactions.came(10 * serial, self.pieces[-len(starts)])
+        self.transactions.take_piece(10 * serial, self.pieces[-len(starts)])
         return len(starts)
 
     async def turn(self, pieces: int, serial: int = 1) -> None:
@@ -132,8 +132,8 @@ class Node:
         body = b'[%d,%d,["t"]]' % (serial, pieces)
         writeset = Writeset(2, 1, serial, 1, 700, FLAG_PIECES, b"", body)
         gid = 900 + serial
-        self.transactions.decide(gid, writeset)
-        return partial(self.transactions.apply, writeset, gid, 899, 10 * serial)
+        self.transactions.note_commit(gid, writeset)
+        return partial(self.transactions.apply_transaction, writeset, gid, 899, 10 * serial)
 
     async def wrote(self, number: int, *statements: str) -> None:
         """Wait until a connection has executed this."""

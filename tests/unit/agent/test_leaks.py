@@ -60,22 +60,22 @@ async def test_those_of_earlier_sessions_are_known_before_anything_is_delivered(
 async def test_a_leak_is_ordered_once_and_forgotten_when_it_is_adopted() -> None:
     server, commit_path = AuditedServer(), path()
     leaks = Leaks(cast("Any", server), commit_path, LIMITS)
-    await leaks.order(41)
-    await leaks.order(41)
+    await leaks.order_leak(41)
+    await leaks.order_leak(41)
     [writeset] = submitted(commit_path)
     assert (writeset.xid, writeset.flags) == (41, 0)
     assert commit_path.leaks == {41}
-    await leaks.adopt(7, 6, 41)
+    await leaks.adopt_leak(7, 6, 41)
     assert server.asked[-1] == (7, 6, "41")
     assert commit_path.leaks == set()
-    await leaks.order(41)  # of a look that had begun before
+    await leaks.order_leak(41)  # of a look that had begun before
     assert not submitted(commit_path)
 
 
 async def test_a_command_is_ordered_as_the_statement_that_it_was() -> None:
     commit_path = path()
     server = AuditedServer(ddl=True, body=captured("CREATE TABLE", "CREATE TABLE a ()"))
-    await Leaks(cast("Any", server), commit_path, LIMITS).order(41)
+    await Leaks(cast("Any", server), commit_path, LIMITS).order_leak(41)
     [writeset] = submitted(commit_path)
     assert writeset.flags == FLAG_DDL
     assert b"CREATE TABLE a ()" in writeset.body and b"GET DIAGNOSTICS" not in writeset.body
@@ -86,7 +86,7 @@ async def test_a_command_that_the_others_could_not_execute_stops_the_node() -> N
     server = AuditedServer(ddl=True, body=captured("CREATE TABLE", text))
     commit_path = path()
     with pytest.raises(DivergedError, match="transaction 41 was not certified"):
-        await Leaks(cast("Any", server), commit_path, LIMITS).order(41)
+        await Leaks(cast("Any", server), commit_path, LIMITS).order_leak(41)
     assert submitted(commit_path) == []
 
 
@@ -94,5 +94,5 @@ async def test_a_leak_that_no_message_holds_stops_the_node_and_not_its_vote() ->
     commit_path, server = path(), AuditedServer()
     limits = replace(LIMITS, writeset=20)
     with pytest.raises(DivergedError, match=r"transaction 41 was not certified: .* 20 bytes"):
-        await Leaks(cast("Any", server), commit_path, limits).order(41)
+        await Leaks(cast("Any", server), commit_path, limits).order_leak(41)
     assert submitted(commit_path) == []

@@ -153,7 +153,9 @@ async def test_c18_another_disk_under_a_members_name_is_refused_until_the_old_on
             leave=((name, lost.disk),),
         )
         assert fresh.disk in leader.disks
-        leader.host.change(leave=((name, lost.disk),))  # who asked before has asked again
+        leader.host.change_membership(
+            leave=((name, lost.disk),)
+        )  # who asked before has asked again
         await herd.order(leader, 7)
         assert fresh.disk in leader.disks
         await fresh.stop()
@@ -196,8 +198,8 @@ async def test_a_number_that_is_taken_is_not_given_again(tmp_path: Path) -> None
         assert "belongs to n3" in unfit(fourth.member_as(3), known, slots)
         assert "sequence_slots" in unfit(fourth.member_as(9), known, slots)
         assert unfit(fourth.member, known, slots) == ""
-        leader.host.change(join=fourth.member_as(3))  # nobody has judged it
-        leader.host.change(join=herd.nodes["n2"].member)
+        leader.host.change_membership(join=fourth.member_as(3))  # nobody has judged it
+        leader.host.change_membership(join=herd.nodes["n2"].member)
         await herd.order(leader, 1)
         assert "n4" not in leader.host.membership.names
 

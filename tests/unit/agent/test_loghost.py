@@ -233,11 +233,11 @@ def test_one_stall_ends_inline_flushes_until_a_trial_is_short() -> None:
     pace = FlushPace()
     for second in range(100):
         assert pace.inline(second)
-        pace.note(50e-6, second)
-    pace.note(1.0, 100.0)
+        pace.note_flush(50e-6, second)
+    pace.note_flush(1.0, 100.0)
     assert not pace.fast and not pace.inline(100.1)
     assert pace.inline(101.0)
-    pace.note(50e-6, 101.0)
+    pace.note_flush(50e-6, 101.0)
     assert pace.fast and pace.slowest_s == 1.0
 
 
@@ -248,7 +248,7 @@ def test_trials_in_vain_become_rare() -> None:
         now = tick / 100
         if pace.inline(now):
             trials += 1
-            pace.note(20e-3, now)
+            pace.note_flush(20e-3, now)
     assert 5 < trials < 15
 
 

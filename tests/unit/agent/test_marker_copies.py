@@ -50,7 +50,7 @@ class Member:
         """To a session of its own, whose turn comes at once."""
         applier = SimpleNamespace(queue=self._turns.append)
         orders = MarkerOrders("n2", lambda *_: True, cast(Applier, applier), self.markers)
-        orders.take(gid, Marker(_ID, names))
+        orders.take_marker(gid, Marker(_ID, names))
         while self._turns:
             await self._turns.pop()()
 

@@ -65,7 +65,7 @@ class World:
     async def asks(self, xid: int, *keys: int) -> asyncio.Event:
         """Ask, and look after it for a while."""
         answered = asyncio.Event()
-        self.precedence.ask(xid, array("q", keys), answered.set)
+        self.precedence.begin_command(xid, array("q", keys), answered.set)
         return answered
 
     def withdrawn(self) -> list[int]:

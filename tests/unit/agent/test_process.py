@@ -20,7 +20,7 @@ PATIENCE_S = 30.0
 STAND_IN = """
 import asyncio, os, sys
 from pgherd_sidecar.agent.log.news import LogListener
-from pgherd_sidecar.agent.process import run
+from pgherd_sidecar.agent.process import run_sidecar
 
 class StandIn(LogListener):
     changes = None
@@ -38,7 +38,7 @@ class StandIn(LogListener):
     def proposer_changed(self):
         self.host.submit(b'x', 1)
 
-run(["--config", sys.argv[1]], StandIn)
+run_sidecar(["--config", sys.argv[1]], StandIn)
 """
 
 

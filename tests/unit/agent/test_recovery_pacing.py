@@ -9,7 +9,7 @@ import pytest
 from patience import in_time
 from pgherd_sidecar.env.processes.detached import identify
 from pgherd_sidecar.env.processes.pacing import Pace
-from pgherd_sidecar.env.processes.programs import run
+from pgherd_sidecar.env.processes.programs import run_program
 
 GREEDY = "exec cat /dev/zero >/dev/null"
 RATE_BYTES_S = 1 << 20
@@ -29,7 +29,9 @@ class Copy:
     def __init__(self, script: str) -> None:
         self.watched = asyncio.Event()
         self.pace = Pace(RATE_BYTES_S, self._watch)
-        self.running = asyncio.create_task(run(Path("/bin/sh"), "-c", script, beside=self._beside))
+        self.running = asyncio.create_task(
+            run_program(Path("/bin/sh"), "-c", script, beside=self._beside)
+        )
 
     async def _beside(self, pid: int) -> None:
         self.pid = pid

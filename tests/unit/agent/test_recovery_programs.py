@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from patience import in_time
 from pgherd_sidecar.env.processes import programs
-from pgherd_sidecar.env.processes.programs import ProgramError, end_leftovers, run
+from pgherd_sidecar.env.processes.programs import ProgramError, end_leftovers, run_program
 
 SHELL = Path("/bin/sh")
 PATIENCE_S = 30
@@ -34,19 +34,19 @@ def sleeper(argument: str) -> "subprocess.Popen[bytes]":
 
 async def test_its_lines_are_told_and_its_input_is_given() -> None:
     lines: list[str] = []
-    await run(SHELL, "-c", "cat; echo two >&2", stdin=b"one\n", on_line=lines.append)
+    await run_program(SHELL, "-c", "cat; echo two >&2", stdin=b"one\n", on_line=lines.append)
     assert lines == ["one", "two"]
 
 
 async def test_a_failure_carries_the_last_complaint() -> None:
     with pytest.raises(ProgramError, match="sh: error: no room"):
-        await run(SHELL, "-c", "echo 'error: no room'; echo bye; exit 3")
+        await run_program(SHELL, "-c", "echo 'error: no room'; echo bye; exit 3")
 
 
 async def test_one_that_dies_before_it_has_read_its_input_still_says_why() -> None:
     more = b"x" * (1 << 20)  # than a pipe holds
     with pytest.raises(ProgramError, match="sh: FATAL: no such directory"):
-        await run(SHELL, "-c", "echo FATAL: no such directory; exit 1", stdin=more)
+        await run_program(SHELL, "-c", "echo FATAL: no such directory; exit 1", stdin=more)
 
 
 async def test_what_a_line_raises_ends_the_program() -> None:
@@ -54,13 +54,15 @@ async def test_what_a_line_raises_ends_the_program() -> None:
         raise ProgramError(f"not with {line}")
 
     with pytest.raises(ProgramError, match="not with pid"):
-        await run(SHELL, "-c", "echo pid; sleep 600", on_line=refuse)
+        await run_program(SHELL, "-c", "echo pid; sleep 600", on_line=refuse)
 
 
 async def test_cancelling_ends_the_program_and_what_it_has_started() -> None:
     pids: list[int] = []
     running = asyncio.create_task(
-        run(SHELL, "-c", "sleep 600 & echo $!; wait", on_line=lambda line: pids.append(int(line)))
+        run_program(
+            SHELL, "-c", "sleep 600 & echo $!; wait", on_line=lambda line: pids.append(int(line))
+        )
     )
     async with in_time():
         while not pids:  # noqa: ASYNC110 - filled in a thread
@@ -77,7 +79,7 @@ async def test_libpq_and_python_settings_of_ours_stay_with_us(
     monkeypatch.setenv("PGHOST", "elsewhere")
     monkeypatch.setenv("PYTHONHOME", "/ours")
     lines: list[str] = []
-    await run(SHELL, "-c", 'echo "$PGHOST$PYTHONHOME."', on_line=lines.append)
+    await run_program(SHELL, "-c", 'echo "$PGHOST$PYTHONHOME."', on_line=lines.append)
     assert lines == ["."]
 
 
@@ -90,7 +92,7 @@ async def test_a_module_of_ours_finds_its_packages_by_pythons_variables_alone(
     monkeypatch.setenv("PGHOST", "elsewhere")
     lines: list[str] = []
     environment = programs.environment_of_modules()
-    await run(*programs.module("probe"), environment=environment, on_line=lines.append)
+    await run_program(*programs.module("probe"), environment=environment, on_line=lines.append)
     assert lines == ["None"]
 
 

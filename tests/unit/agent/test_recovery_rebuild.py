@@ -27,10 +27,10 @@ from pgherd_sidecar.agent.recovery.partners import (
     NoPartnerError,
     Offer,
     Partners,
-    choose,
+    choose_partner,
     conninfo,
 )
-from pgherd_sidecar.agent.recovery.progress import Phase, load
+from pgherd_sidecar.agent.recovery.progress import Phase, load_progress
 from pgherd_sidecar.agent.recovery.rebuild import Rebuild
 from pgherd_sidecar.agent.service import replica as replica_module
 from pgherd_sidecar.agent.service.replica import Replica
@@ -276,7 +276,7 @@ async def finished(rebuild: Rebuild) -> bool:
         return False
     caught_up = asyncio.Event()
     caught_up.set()
-    await rebuild.escort(caught_up)
+    await rebuild.escort_session(caught_up)
     return True
 
 
@@ -290,7 +290,7 @@ async def rebuilt(directory: Path, world: World, snapshot: Path | None = None) -
 def assert_rebuilt(directory: Path, world: World) -> None:
     assert (world.database, world.server_runs) == ("own", True)
     assert (world.copies, world.kept) == ({}, False)
-    assert load(directory).phase is Phase.IDLE
+    assert load_progress(directory).phase is Phase.IDLE
     assert certstate.read(directory) == world.checkpoint
 
 
@@ -601,7 +601,7 @@ async def running(
                 made.stopped.set()
 
         monkeypatch.setattr(Sessions, "_fence", fence)
-        monkeypatch.setattr(Standing, "follow", unknown)
+        monkeypatch.setattr(Standing, "follow_log", unknown)
         tasks.append(asyncio.create_task(made.replica.run()))
         return made
 
@@ -620,7 +620,7 @@ async def test_a_node_whose_rebuild_was_given_up_stops_for_good(
     node = running(world)
     await node.stopped.wait()
     assert len(world.failures) == 89
-    assert load(tmp_path).given_up
+    assert load_progress(tmp_path).given_up
 
 
 async def test_a_node_that_has_stopped_goes_on_when_a_rebuild_is_begun_after_all(
@@ -629,7 +629,7 @@ async def test_a_node_that_has_stopped_goes_on_when_a_rebuild_is_begun_after_all
     replica = running(World()).replica
     replica._fitness.halted = DivergedError("it has diverged")
     replica._fitness.need_rebuild(LeftBehindError("left behind"))
-    assert load(tmp_path).phase is Phase.COPYING
+    assert load_progress(tmp_path).phase is Phase.COPYING
     assert replica._fitness.halted is None
 
 
@@ -666,7 +666,7 @@ async def test_a_request_that_meets_the_end_of_a_copy_begins_from_the_start(
     await replica.rebuild("n1", None)
     await installed.wait()
     assert world.database == "own"
-    assert load(tmp_path).reason == "an administrator asked for it"
+    assert load_progress(tmp_path).reason == "an administrator asked for it"
 
 
 async def test_a_request_is_refused_if_nobody_can_be_copied(tmp_path: Path) -> None:
@@ -750,20 +750,20 @@ def test_the_partner_with_the_fewest_copies_is_chosen_then_the_furthest() -> Non
     busy, behind, best = (
         Offer(partner("n1"), 100, 1), Offer(partner("n2"), 90, 0), Offer(partner("n4"), 95, 0),
     )  # fmt: skip
-    assert choose([busy, behind, best], None) is best
-    assert choose([busy, behind, best], "n1") is busy
+    assert choose_partner([busy, behind, best], None) is best
+    assert choose_partner([busy, behind, best], "n1") is busy
     with pytest.raises(NoPartnerError, match="n9"):
-        choose([busy], "n9")
+        choose_partner([busy], "n9")
 
 
 def test_files_are_copied_from_a_server_of_the_same_major_version_only() -> None:
     old, new = Offer(partner("n1"), 100, 0, 15), Offer(partner("n2"), 90, 0, 17)
-    assert choose([old, new], None, 17) is new
-    assert choose([old, new], None) is old
+    assert choose_partner([old, new], None, 17) is new
+    assert choose_partner([old, new], None) is old
     with pytest.raises(NoPartnerError, match="no other member with PostgreSQL 16"):
-        choose([old, new], None, 16)
+        choose_partner([old, new], None, 16)
 
 
 def test_a_damaged_progress_file_means_that_nothing_was_going_on(tmp_path: Path) -> None:
     (tmp_path / "rebuild.json").write_text('{"phase": "copying", "beg')
-    assert load(tmp_path).phase is Phase.IDLE
+    assert load_progress(tmp_path).phase is Phase.IDLE

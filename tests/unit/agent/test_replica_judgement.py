@@ -14,7 +14,7 @@ from pgherd_sidecar.agent.base.errors import (
 )
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
-from pgherd_sidecar.agent.recovery.progress import Phase, load
+from pgherd_sidecar.agent.recovery.progress import Phase, load_progress
 from pgherd_sidecar.agent.service import replica as replica_module
 from pgherd_sidecar.agent.service.replica import Replica
 from pgherd_sidecar.agent.service.sessions import Sessions
@@ -41,7 +41,7 @@ async def replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     async def fence(self: Sessions, _: str) -> None:
         pass
 
-    monkeypatch.setattr(Standing, "follow", unknown)
+    monkeypatch.setattr(Standing, "follow_log", unknown)
     monkeypatch.setattr(Sessions, "_fence", fence)
     yield Replica(config, host, identity)
     identity.close()
@@ -56,7 +56,7 @@ async def test_an_unforeseen_error_of_a_session_does_not_end_the_process(
     replica: Replica, tmp_path: Path
 ) -> None:
     replica._fitness.judge(BaseExceptionGroup("session", [TypeError("None"), KeyError("x")]))
-    assert load(tmp_path).phase is Phase.IDLE
+    assert load_progress(tmp_path).phase is Phase.IDLE
     assert "None" in replica._fitness.reason
     replica._fitness.judge(ServerGoneError("gone"))
     replica._fitness.judge(psycopg.errors.UndefinedFunction("pgherd.outcomes"))
@@ -78,14 +78,14 @@ async def test_an_entry_that_fails_the_same_way_three_times_has_the_database_cop
 ) -> None:
     for _ in range(2):
         replica._fitness.judge(failed(Trouble.FAILED))
-        assert load(tmp_path).phase is Phase.IDLE
+        assert load_progress(tmp_path).phase is Phase.IDLE
     replica._fitness.judge(failed(Trouble.FAILED))
     assert replica._fitness.diverged is not None
     assert replica._fitness.diverged.gid == 8
-    assert load(tmp_path).phase is Phase.IDLE  # it says so in the log first
+    assert load_progress(tmp_path).phase is Phase.IDLE  # it says so in the log first
     await replica._sessions._choose(replica._fitness.diverged)
-    assert load(tmp_path).phase is Phase.COPYING
-    assert "3 times in a row" in load(tmp_path).reason
+    assert load_progress(tmp_path).phase is Phase.COPYING
+    assert "3 times in a row" in load_progress(tmp_path).reason
     status = replica._fitness.incidents.status()
     assert status["divergences_total"] == {"rows": 1}
 
@@ -95,7 +95,7 @@ async def test_a_full_disk_has_nothing_copied_and_the_status_says_so(
 ) -> None:
     for _ in range(50):
         replica._fitness.judge(failed(Trouble.DISK))
-    assert load(tmp_path).phase is Phase.IDLE
+    assert load_progress(tmp_path).phase is Phase.IDLE
     assert replica._fitness.attempts.pause_s == 30
     reason = replica._fitness.attempts.reason(None)
     assert reason is not None and "disk of its server is full" in reason
@@ -105,7 +105,7 @@ async def test_an_entry_that_cannot_be_read_stops_the_database_without_a_copy(
     replica: Replica, tmp_path: Path
 ) -> None:
     replica._fitness.judge(BaseExceptionGroup("session", [UnreadableError("entry 42")]))
-    assert load(tmp_path).phase is Phase.IDLE
+    assert load_progress(tmp_path).phase is Phase.IDLE
     assert isinstance(replica._fitness.halted, UnreadableError)
     found = replica._fitness.incidents.open
     assert found is not None and (found.kind, found.cure) == ("unreadable", "none")
@@ -119,7 +119,7 @@ async def test_a_divergence_begins_a_rebuild_and_is_remembered(
     )
     assert replica._fitness.diverged is not None
     await replica._sessions._choose(replica._fitness.diverged)
-    assert load(tmp_path).phase is Phase.COPYING
+    assert load_progress(tmp_path).phase is Phase.COPYING
     found = replica._fitness.incidents.open
     assert found is not None and (found.kind, found.cure) == ("diverged", "rebuild")
     replica._fitness.judge(LeftBehindError("the rebuild was given up"))

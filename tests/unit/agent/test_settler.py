@@ -70,7 +70,7 @@ class Else:
     async def run(self, _writeset: Writeset, gid: int, prev: int) -> None:
         self.done.append((gid, prev))
 
-    async def apply(self, _writeset: Writeset, gid: int, prev: int, first: int) -> None:
+    async def apply_transaction(self, _writeset: Writeset, gid: int, prev: int, first: int) -> None:
         self.done.append((gid, prev, first))
 
 
@@ -106,9 +106,9 @@ class Node:
 async def test_a_repair_knows_the_schema_of_its_moment() -> None:
     """A command of this node has changed the table since another repair: a column is new."""
     node = Node()
-    await node.settler.repair(node.link(11))
+    await node.settler.repair_transaction(node.link(11))
     node.server.columns.append("w")
-    await node.settler.repair(node.link(12, "I(2,x,y)"))
+    await node.settler.repair_transaction(node.link(12, "I(2,x,y)"))
     first, second = node.server.written
     assert "(id, v)" in first
     assert "(id, v, w)" in second
@@ -116,8 +116,8 @@ async def test_a_repair_knows_the_schema_of_its_moment() -> None:
 
 async def test_commands_and_large_transactions_are_repaired_as_what_they_are() -> None:
     node = Node()
-    await node.settler.repair(node.link(11, flags=FLAG_DDL))
-    await node.settler.repair(node.link(12, flags=FLAG_PIECES))
+    await node.settler.repair_transaction(node.link(11, flags=FLAG_DDL))
+    await node.settler.repair_transaction(node.link(12, flags=FLAG_PIECES))
     assert node.ddl.done == [(11, 10)]
     assert node.large.done == [(12, 11, 3)]
     assert node.chain.settled_gid == 12
@@ -128,8 +128,8 @@ async def test_commands_and_large_transactions_are_repaired_as_what_they_are() -
 async def test_what_is_visible_is_not_repaired() -> None:
     node = Node()
     link = node.link(11)
-    node.chain.settle(11)
-    await node.settler.repair(link)
+    node.chain.settle_to(11)
+    await node.settler.repair_transaction(link)
     assert node.server.written == []
     assert node.settler.repairs == 0
 
@@ -137,10 +137,10 @@ async def test_what_is_visible_is_not_repaired() -> None:
 async def test_a_repair_waits_for_what_comes_before() -> None:
     node = Node()
     node.link(11)
-    repair = asyncio.create_task(node.settler.repair(node.link(12)))
+    repair = asyncio.create_task(node.settler.repair_transaction(node.link(12)))
     await asyncio.sleep(0.01)
     assert node.server.written == []
-    node.chain.settle(11)
+    node.chain.settle_to(11)
     await repair
     assert len(node.server.written) == 1
 
@@ -164,6 +164,6 @@ async def test_what_cant_be_repaired_has_diverged() -> None:
     node = Node()
     node.server.error = ValueError("planted")
     with pytest.raises(DivergedError) as failed:
-        await node.settler.repair(node.link(11))
+        await node.settler.repair_transaction(node.link(11))
     assert failed.value.failure is not None
     assert failed.value.failure.gid == 11

@@ -1,4 +1,4 @@
-"""Who may part for good, and when; and what a member does between two lives of its log. C21"""
+"""Who may split off for good, and when; and what a member does between two lives of its log. C21"""
 
 import asyncio
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from log_trio import Node, Trio, dying, trio
 from patience import until
 from pgherd_sidecar.agent.admin.port import Refused, Unavailable
 from pgherd_sidecar.agent.base.config import NodeConfig
-from pgherd_sidecar.agent.log import bootstrap, parted
+from pgherd_sidecar.agent.log import bootstrap, splitsteps
 from pgherd_sidecar.agent.log.bootstrap import BootstrapError
-from pgherd_sidecar.agent.log.parting import Splitter
+from pgherd_sidecar.agent.log.splitter import Splitter
 from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
-from pgherd_sidecar.core.consensus import Member, Membership, Message, Parting
-from pgherd_sidecar.core.consensus.model.parting import Consent, SplitPlan, consented
+from pgherd_sidecar.core.consensus import Member, Membership, Message, SplitMessage
+from pgherd_sidecar.core.consensus.model.split import Consent, SplitPlan, consented
 
 FIVE = Membership.founded(Member(f"n{n}", f"disk of n{n}") for n in range(1, 6))
 
@@ -32,7 +32,7 @@ class Side:
     def _host(self, name: str, names: Iterable[str]) -> SimpleNamespace:
         def send(batch: Iterable[tuple[str, Message]]) -> None:
             for to, message in batch:
-                assert isinstance(message, Parting)
+                assert isinstance(message, SplitMessage)
                 asyncio.get_running_loop().call_soon(self.splitters[to].receive, name, message)
 
         peers = SimpleNamespace(linked=frozenset(names) - {name}, send=send, has_left=False)
@@ -82,7 +82,7 @@ async def test_nobody_parts_by_itself_with_one_that_is_not_configured_so(tmp_pat
     side.hosts["n1"].primary = False
     await until(lambda: two._splitting._others)  # it has heard what the first one wants
     assert one.due is two.due is None
-    one.order(one.plan(["n1", "n2"]))
+    one.order_split(one.make_plan(["n1", "n2"]))
     await until(lambda: one.due is not None and two.due is not None)
     for splitter in (one, two):
         splitter.stop()
@@ -92,20 +92,20 @@ async def test_an_order_that_nobody_could_follow_is_refused(tmp_path: Path) -> N
     side = Side(tmp_path, "n1", "n2")
     one = side.start("n1")
     with pytest.raises(Refused, match="n6 are no voters"):
-        one.plan(["n1", "n6"])
+        one.make_plan(["n1", "n6"])
     with pytest.raises(Refused, match="enough to go on"):
-        one.plan(["n1", "n2", "n3"])
+        one.make_plan(["n1", "n2", "n3"])
     with pytest.raises(Refused, match="ask one of them"):
-        one.plan(["n2"])
+        one.make_plan(["n2"])
     side.hosts["n1"].peers.has_left = True
     with pytest.raises(Refused, match="has left"):
-        one.plan(["n1", "n2"])
+        one.make_plan(["n1", "n2"])
     side.hosts["n1"].peers.has_left = False
     with pytest.raises(Unavailable, match="n3 must be there"):
-        one.plan(["n1", "n3"])
+        one.make_plan(["n1", "n3"])
     side.hosts["n1"].primary = True
     with pytest.raises(Refused, match="primary component"):
-        one.plan(["n1", "n2"])
+        one.make_plan(["n1", "n2"])
     one.stop()
 
 
@@ -123,7 +123,7 @@ def plan_of(node: Node) -> SplitPlan:
 def resume(config: NodeConfig) -> NodeConfig:
     identity = StoredIdentity(config)
     try:
-        return parted.resume(config, identity)
+        return splitsteps.resume(config, identity)
     finally:
         identity.close()
 
@@ -134,7 +134,7 @@ async def test_c21_a_member_goes_on_as_another_cluster_wherever_it_dies(
 ) -> None:
     herd, node = await left_over(tmp_path)
     configured, plan = node.config, plan_of(node)
-    parted.consent(configured, node.disk, plan)
+    splitsteps.consent(configured, node.disk, plan)
     if step is not None:
         with dying(step):
             resume(configured)
@@ -162,7 +162,7 @@ async def test_c21_who_has_consented_takes_no_part_any_more_until_all_have(tmp_p
         str(node.config.cluster_id), (("n2", two.disk), ("n3", node.disk)), ordered=True
     )
     mine = Consent(Member("n3", node.disk), 1, 1, 1)
-    parted.Parted(consented(None, plan, mine)).save(node.config.data_dir)
+    splitsteps.StoredSplit(consented(None, plan, mine)).save(node.config.data_dir)
     assert resume(node.config) == node.config
     await herd.start("n2", "n3")
     try:
@@ -181,16 +181,16 @@ async def test_nobody_consents_whose_log_has_come_to_make_the_parties_a_quorum(
 ) -> None:
     herd, node = await left_over(tmp_path)
     parties = (("n2", herd.nodes["n2"].disk), ("n3", node.disk))
-    parted.consent(node.config, node.disk, SplitPlan(str(node.config.cluster_id), parties))
-    assert parted.load(node.config.data_dir).known is None
+    splitsteps.consent(node.config, node.disk, SplitPlan(str(node.config.cluster_id), parties))
+    assert splitsteps.load_split(node.config.data_dir).known is None
 
 
-async def test_c21_a_member_that_has_parted_is_not_split_off_under_the_identity_it_shares(
+async def test_c21_a_member_that_has_split_off_is_not_split_off_again_under_the_identity_it_shares(
     tmp_path: Path,
 ) -> None:
     _, node = await left_over(tmp_path)
     plan = plan_of(node)
-    parted.consent(node.config, node.disk, plan)
+    splitsteps.consent(node.config, node.disk, plan)
     now = resume(node.config)
     for act in (bootstrap.preview, bootstrap.force, bootstrap.inspect):
         with pytest.raises(BootstrapError, match=f"is of {plan.successor}"):
@@ -207,7 +207,7 @@ async def test_c21_who_was_split_off_while_it_waited_has_nothing_left_of_the_pla
     plan = SplitPlan(str(config.cluster_id), (("n2", other.disk), ("n3", node.disk)), ordered=True)
     mine = Consent(Member("n3", node.disk), 1000, 1000, 1000)
     known = consented(consented(None, plan, mine), plan, Consent(other, 1, 1, 1))
-    parted.Parted(known).save(config.data_dir)
+    splitsteps.StoredSplit(known).save(config.data_dir)
     alone = config.model_copy(update={"cluster_id": bootstrap.force(config).cluster_id})
     assert resume(alone) == alone
     with bootstrap.opened_log(alone) as log:
@@ -224,11 +224,11 @@ async def test_a_member_with_a_damaged_log_does_not_consent(
 
     monkeypatch.setattr(bootstrap, "require_whole", damaged)
     with pytest.raises(BootstrapError):
-        parted.consent(node.config, node.disk, plan_of(node))
-    assert parted.load(node.config.data_dir).known is None
+        splitsteps.consent(node.config, node.disk, plan_of(node))
+    assert splitsteps.load_split(node.config.data_dir).known is None
 
 
-def test_a_damaged_file_about_parting_stops_the_member(tmp_path: Path) -> None:
+def test_a_damaged_file_about_a_split_stops_the_member(tmp_path: Path) -> None:
     (tmp_path / "parting.json").write_text("[]")
     with pytest.raises(IdentityError, match="is damaged"):
-        parted.load(tmp_path)
+        splitsteps.load_split(tmp_path)

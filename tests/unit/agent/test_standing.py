@@ -51,7 +51,7 @@ async def soon(task: "asyncio.Task[Any]") -> Any:
 
 
 async def condition(one: Standing) -> Condition:
-    assert await one.follow()
+    assert await one.follow_log()
     assert one.own is not None
     return one.own.condition
 
@@ -124,7 +124,7 @@ async def test_a_stopped_database_is_kept_while_nobody_could_be_copied(tmp_path:
         await settled(herd)
         all_three = standings(herd)
         for one in all_three:
-            assert await one.follow()
+            assert await one.follow_log()
             await one._say(Condition.DIVERGED, gid=3, cause="P0001 in rows")
         asked = asyncio.create_task(all_three[1].rebuilding(asked=True))
         await asyncio.sleep(0.3)
@@ -174,9 +174,9 @@ async def test_what_this_version_does_not_understand_is_no_crash_but_unknown() -
     skip = encode_entry(Skip(7))
     later = skip[:4] + b"\xc8" + skip[5:]
     onlooker = Onlooker(cast(Any, OneBlock(skip, later)), Databases((1, 2)), 0)
-    assert not await onlooker.follow()
+    assert not await onlooker.follow_log()
     assert onlooker.position == 1
-    assert await Onlooker(cast(Any, OneBlock(skip, skip)), Databases((1, 2)), 0).follow()
+    assert await Onlooker(cast(Any, OneBlock(skip, skip)), Databases((1, 2)), 0).follow_log()
 
 
 def test_who_makes_a_diverged_node_anew_is_told_or_is_an_operator(tmp_path: Path) -> None:

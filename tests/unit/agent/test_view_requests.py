@@ -24,7 +24,7 @@ async def settled(herd: Trio) -> Node:
     """Wait until all founders have told their disks; return the proposer."""
     leader = await herd.proposer()
     await until(lambda: "" not in leader.disks and not leader.host.membership.joint)
-    await until(lambda: len(leader.host.peers.heard()) == len(herd.alive()))
+    await until(lambda: len(leader.host.peers.members_heard()) == len(herd.alive()))
     return leader
 
 
@@ -81,7 +81,7 @@ async def test_the_last_database_is_not_let_go(tmp_path: Path) -> None:
             await herd.stop("n1")  # whoever is left proposes
             leader = await herd.proposer()
             await herd.start("n1")
-            await until(lambda: len(leader.host.peers.heard()) == 3)
+            await until(lambda: len(leader.host.peers.members_heard()) == 3)
         await without(herd, leader, "n1")
         last = herd.nodes["n2"]  # the witness may have been the proposer, and votes no more
         await until(lambda: not last.host.membership.joint and last.host.primary)
@@ -95,7 +95,9 @@ async def test_the_last_database_that_is_whole_is_let_go_only_if_it_is_dead(tmp_
         databases = Databases((1, 2, 3))
         asked = Views(leader.config, leader.host, lambda: databases)
         for member in (2, 3):
-            databases.take(member, DatabaseState(member, Condition.DIVERGED, 0, 1, 9, 9, 0, "rows"))
+            databases.take_state(
+                member, DatabaseState(member, Condition.DIVERGED, 0, 1, 9, 9, 0, "rows")
+            )
         with pytest.raises(Refused, match="only n1 holds what was committed last"):
             await answered(lambda: asked.leave("n1", ""))
         await answered(lambda: asked.leave("n1", "", dead=True))
@@ -107,7 +109,7 @@ async def test_nobody_is_let_go_whose_votes_the_rest_needs(tmp_path: Path) -> No
         leader = await settled(herd)
         silent, other = sorted(set(NAMES) - {leader.config.name})
         await herd.stop(silent)
-        await until(lambda: silent not in leader.host.peers.heard())
+        await until(lambda: silent not in leader.host.peers.members_heard())
         with pytest.raises(Unavailable, match=f"of 2 members {silent} are not heard of"):
             views(leader).leave(other, "")
         # But the silent one itself may go.

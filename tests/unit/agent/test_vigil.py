@@ -34,7 +34,7 @@ class Herd:
 
     def take(self, entry: DatabaseState) -> None:
         self.position += 1
-        self.databases.take(self.position, entry)
+        self.databases.take_state(self.position, entry)
 
     def say(self, member: int, condition: Condition, cause: str = "") -> None:
         known = self.databases.of(member)
@@ -53,7 +53,7 @@ class Herd:
             self.now += 1
             for number, vigil in self.vigils.items():
                 if number not in self.lost:
-                    vigil.speak(self.databases)
+                    vigil.announce_rebuild(self.databases)
                     vigil.listen(self.databases)
 
 

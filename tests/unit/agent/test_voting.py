@@ -55,7 +55,7 @@ class Others:
 
     async def vote(self, *needs: Need) -> Veto | None:
         verdicts: list[Veto | None] = []
-        self.voting.begin(KEYS, list(needs), verdicts.append)
+        self.voting.begin_vote(KEYS, list(needs), verdicts.append)
         for task in list(self.voting._running):
             await task
         (verdict,) = verdicts

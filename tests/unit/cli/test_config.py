@@ -48,21 +48,21 @@ def written(tmp_path: Path, data: dict[str, Any]) -> Path:
 
 
 def test_a_short_file_is_filled_with_defaults(tmp_path: Path) -> None:
-    loaded = config.load(written(tmp_path, content()))
+    loaded = config.load_config(written(tmp_path, content()))
     assert loaded.address.port == 7602
     assert (loaded.postgres.user, loaded.postgres.database) == ("postgres", "app")
     assert loaded.timing.election_timeout_ms >= 3 * loaded.timing.heartbeat_ms
 
 
 def test_what_was_written_by_the_model_is_read_back_equal(tmp_path: Path) -> None:
-    first = config.load(written(tmp_path, content(log_level="debug")))
+    first = config.load_config(written(tmp_path, content(log_level="debug")))
     path = tmp_path / "again.json"
     path.write_text(first.model_dump_json())
-    assert config.load(path) == first
+    assert config.load_config(path) == first
 
 
 def test_members_on_several_machines_need_certificates(tmp_path: Path) -> None:
-    loaded = config.load(written(tmp_path, content(members=elsewhere(), **TLS)))
+    loaded = config.load_config(written(tmp_path, content(members=elsewhere(), **TLS)))
     assert loaded.tls is not None
 
 
@@ -102,7 +102,7 @@ def test_a_mistake_is_one_line_that_names_file_and_field(
 ) -> None:
     path = written(tmp_path, content(**changes))
     with pytest.raises(config.ConfigError) as raised:
-        config.load(path)
+        config.load_config(path)
     message = str(raised.value)
     assert message.startswith(f"{path}: ")
     assert complaint in message
@@ -111,4 +111,4 @@ def test_a_mistake_is_one_line_that_names_file_and_field(
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(config.ConfigError, match=r"cannot read .*node\.json: No such file"):
-        config.load(tmp_path / "node.json")
+        config.load_config(tmp_path / "node.json")

@@ -97,7 +97,7 @@ async def test_a_reader_that_is_rebuilt_is_said_to_follow(
     description, reader = herd.grown(None, kind="reader")
     save(description)
     monkeypatch.setattr(rebuild, "_ask", done)
-    monkeypatch.setattr(rebuild, "watch", done)
+    monkeypatch.setattr(rebuild, "watch_copy", done)
     monkeypatch.setattr(Sidecar, "start", lambda *_: None)
     asked = rebuild.RebuildOptions(None, None, 1.0)
     member = await rebuild.rebuild(herd.directory, reader.name, asked)

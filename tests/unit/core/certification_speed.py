@@ -70,7 +70,7 @@ def keys(rng: random.Random, count: int) -> list[int]:
 def durations(examination: Examination, parts: list["array[int]"]) -> Iterator[float]:
     """Processor seconds of each step of an examination."""
     begun_s = time.process_time()
-    for steps in (*map(examination.take, parts), examination.end()):
+    for steps in (*map(examination.take_groups, parts), examination.find_verdict()):
         for _ in steps:
             ended_s = time.process_time()
             yield ended_s - begun_s

@@ -25,25 +25,25 @@ def test_a_link_must_name_the_one_before_it() -> None:
 
 def test_settling_removes_everything_up_to_there() -> None:
     chain = chain_of(local(11, 10), local(14, 11), local(15, 14))
-    chain.settle(14)
+    chain.settle_to(14)
     assert chain.settled_gid == 14
     assert [link.gid for link in chain.locals()] == [15]
 
 
 def test_settled_never_goes_back() -> None:
     chain = chain_of(local(11, 10), local(12, 11))
-    chain.settle(12)
-    chain.settle(11)
+    chain.settle_to(12)
+    chain.settle_to(11)
     assert chain.settled_gid == 12
 
 
 def test_an_open_batch_stays_although_its_gid_is_settled() -> None:
     batch = BatchLink(1, 11, 10)
     chain = chain_of(batch)
-    chain.settle(11)
+    chain.settle_to(11)
     assert chain.tail is batch
     batch.closed = True
-    chain.settle(11)
+    chain.settle_to(11)
     assert chain.tail is None
 
 
@@ -61,10 +61,10 @@ def test_waiters_are_woken_once_and_only_when_their_gid_is_settled() -> None:
     for gid in (10, 11, 13):
         chain.when_settled(gid, lambda gid=gid: woken.append(gid))  # type: ignore[misc]
     assert woken == [10]
-    chain.settle(12)
+    chain.settle_to(12)
     assert woken == [10, 11]
-    chain.settle(13)
-    chain.settle(13)
+    chain.settle_to(13)
+    chain.settle_to(13)
     assert woken == [10, 11, 13]
 
 
@@ -74,9 +74,9 @@ def test_who_waits_no_longer_is_not_woken_and_wants_nothing() -> None:
     impatient, patient = woken.clear, lambda: woken.append(12)
     chain.when_settled(11, impatient)
     chain.when_settled(12, patient)
-    chain.forget(impatient)
+    chain.forget_waiter(impatient)
     assert chain.wanted_gid == 12
-    chain.settle(12)
+    chain.settle_to(12)
     assert woken == [12]
 
 
@@ -88,5 +88,5 @@ def test_the_lowest_wanted_gid_counts_only_as_far_as_there_are_links() -> None:
     chain.append(local(20, 11))
     chain.when_settled(11, lambda: None)
     assert chain.wanted_gid == 11
-    chain.settle(11)
+    chain.settle_to(11)
     assert chain.wanted_gid == 20

@@ -74,7 +74,7 @@ class Node:
         """The applier does the next item."""
         work = self.path.batches.pop_ready(100.0)
         assert work is not None
-        if self.path.batches.finish(work):
+        if self.path.batches.finish_item(work):
             self.path.batches.pass_token(work)
             self.path.batches.hold_next()
         return work
@@ -184,9 +184,9 @@ def test_the_token_of_a_batch_that_was_named_is_no_other_batch_s() -> None:
     node.remote(11)
     node.deliver(12, local)
     named = node.apply_next().link.number
-    node.path.chain.settle(12)
+    node.path.chain.settle_to(12)
     node.remote(13)
-    node.path.batches.close()
+    node.path.batches.close_batch()
     unnamed = node.apply_next().link.number
     node.remote(14)
     tail = node.path.chain.tail
@@ -204,7 +204,7 @@ def test_tokens_that_are_held_never_fall_behind_those_that_are_named() -> None:
             node.deliver(gid, local)
             assert len(node.told()) == 1
             node.apply_next()
-            node.path.chain.settle(gid)
+            node.path.chain.settle_to(gid)
 
 
 def test_other_tasks_stand_alone_in_the_chain() -> None:
@@ -262,7 +262,7 @@ def test_what_comes_after_a_local_command_sees_another_schema() -> None:
     node.deliver(11, command)
     node.remote(12)
     node.remote(13)
-    node.path.batches.close()
+    node.path.batches.close_batch()
     assert node.apply_next().fresh_catalog
 
 
@@ -271,7 +271,7 @@ def test_a_batch_follows_the_local_transaction_before_it() -> None:
     writeset = node.request(A, 1)
     node.deliver(11, writeset)
     node.remote(12)
-    node.path.batches.close()
+    node.path.batches.close_batch()
     work = node.path.batches.pop_ready(0.0)
     assert work is not None and work.predecessor is not None
     assert work.predecessor.gid == 11
@@ -284,10 +284,10 @@ def test_only_what_ended_without_committing_is_repaired_and_in_order() -> None:
         node.deliver(gid, writeset)
     chain = node.path.chain
     assert chain.next_to_repair({1: "in progress", 2: "aborted", 3: "aborted"}) is None
-    chain.settle(11)
+    chain.settle_to(11)
     link = chain.next_to_repair({2: "aborted", 3: "aborted"})
     assert link is not None and link.gid == 12
-    chain.settle(12)
+    chain.settle_to(12)
     link = chain.next_to_repair({2: "aborted", 3: "committed"})
     assert link is None
 

@@ -57,7 +57,7 @@ class Story:
         self.position += 1
         match entry:
             case DatabaseState():
-                self.databases.take(self.position, entry)
+                self.databases.take_state(self.position, entry)
             case Skip():
                 self.databases.skip(self.position, entry)
             case Members():
@@ -373,7 +373,7 @@ def histories(draw: st.DrawFn) -> list[Entry]:
             case Skip():
                 databases.skip(position, entry)
             case DatabaseState():
-                databases.take(position, entry)
+                databases.take_state(position, entry)
     return entries
 
 

@@ -19,9 +19,9 @@ GENEROUS, BULKY, FORGETFUL = 1_000_000, 64, 8
 def examined(certifier: Certifier, gid: int, *parts: array[int]) -> Examination:
     found = Examination(certifier, gid)
     for keys in parts:
-        for _ in found.take(keys):
+        for _ in found.take_groups(keys):
             pass
-    for _ in found.end():
+    for _ in found.find_verdict():
         pass
     return found
 

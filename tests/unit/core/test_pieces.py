@@ -93,8 +93,8 @@ class Member:
         while reader.count < opened.key_pieces:
             for _, found in reader.next(gid):
                 if found.flags & PIECE_KEYS:
-                    list(examination.take(key_array(found.data)))
-        list(examination.end())
+                    list(examination.take_groups(key_array(found.data)))
+        list(examination.find_verdict())
         return self.state.deliver(gid, entry, examination=examination)
 
     def deliver_all(self, entries: Sequence[Entry]) -> list[DecisionKind]:

@@ -77,10 +77,10 @@ class Herd:
             ranged=ranged,
             scanned=None if purpose is Purpose.RECHECK else scanned or subject,
         )
-        concluded = self.ledger.request(self.gid, request, MEMBERS)
+        concluded = self.ledger.take_request(self.gid, request, MEMBERS)
         assert concluded is not None
         for member, found in answers.items():
-            concluded += self.ledger.answer(answer(request.id, member, found))
+            concluded += self.ledger.take_answer(answer(request.id, member, found))
         return concluded
 
     def go_on(self, answers: Mapping[int, Found]) -> list[Conclusion]:
@@ -219,7 +219,7 @@ def test_a_silent_member_is_waited_for_once_and_again_when_it_has_answered() -> 
     assert herd.ledger.saved.position == Position("public.t", ("9",))
     herd.ask(PART, {1: {"": "a"}, 2: {"": "a"}}, ranged=True)
     assert not herd.ledger.is_open
-    herd.ledger.answer(answer("0", 3, {"": "a"}))
+    herd.ledger.take_answer(answer("0", 3, {"": "a"}))
     assert herd.ledger.silent == set()
     herd.ask(PART, {1: {"": "a"}, 2: {"": "a"}}, ranged=True)
     assert herd.ledger.is_open
@@ -364,13 +364,13 @@ def test_known_differences_are_looked_at_in_turn() -> None:
 def test_a_copy_of_a_request_or_an_answer_changes_nothing() -> None:
     herd = Herd()
     request = Request("r", Purpose.SCAN, PART, 1, 0.0, 1.0, 0.5, True, PART)
-    assert herd.ledger.request(5, request, MEMBERS) == []
-    assert herd.ledger.request(6, request, MEMBERS) is None
+    assert herd.ledger.take_request(5, request, MEMBERS) == []
+    assert herd.ledger.take_request(6, request, MEMBERS) is None
     for number in MEMBERS:
-        herd.ledger.answer(answer("r", number, {"": "a"}))
-        herd.ledger.answer(answer("r", number, {"": "b"}))
+        herd.ledger.take_answer(answer("r", number, {"": "a"}))
+        herd.ledger.take_answer(answer("r", number, {"": "b"}))
     assert herd.ledger.step is None
-    assert herd.ledger.request(9, request, MEMBERS) is None
+    assert herd.ledger.take_request(9, request, MEMBERS) is None
 
 
 def test_a_request_of_an_earlier_pass_moves_nothing() -> None:

@@ -111,6 +111,11 @@ def test_a_hello_may_say_more_than_its_reader_knows() -> None:
     assert Hello.decode(json.dumps({**said, "more": 1}).encode()).name == "n1"
 
 
+def test_a_hello_names_its_fields_as_earlier_releases_do() -> None:
+    said = json.loads(Hello(PROTOCOL_VERSION, CLUSTER, "n1", 1, successor="other").encode()[4:])
+    assert said["parting"] == "other"
+
+
 async def test_each_end_knows_the_others_disk_before_anything_is_received() -> None:
     ports = {1: free_port(), 2: free_port()}
     one, two = End(1, ports), End(2, ports)

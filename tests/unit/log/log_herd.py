@@ -172,7 +172,7 @@ class Herd:
 
     def change(self, name: str, seconds: float, **wanted: Any) -> None:
         """Ask a member for a change of the membership, and let time pass."""
-        self[name].member.change(**wanted)
+        self[name].member.change_membership(**wanted)
         self.pass_time(seconds)
 
     def pass_time(self, seconds: float) -> None:

@@ -9,7 +9,7 @@ from pgherd_sidecar.core.consensus import (
     Member,
     Membership,
     Message,
-    Parting,
+    SplitMessage,
     View,
 )
 from pgherd_sidecar.core.consensus.model.messages import (
@@ -32,7 +32,7 @@ from pgherd_sidecar.core.consensus.model.messages import (
     Vote,
     VoteRequest,
 )
-from pgherd_sidecar.core.consensus.model.parting import Consent, SplitPlan
+from pgherd_sidecar.core.consensus.model.split import Consent, SplitPlan
 
 numbers = st.integers(0, 2**64 - 1)
 counts = st.integers(1, 2**31 - 1)
@@ -64,12 +64,12 @@ consents = st.builds(Consent, members, numbers, numbers, numbers)
 
 
 @st.composite
-def partings(draw: st.DrawFn) -> Parting:
+def split_messages(draw: st.DrawFn) -> SplitMessage:
     """With parties that have consented and others."""
     known = draw(st.lists(consents, max_size=3, unique_by=lambda one: one.party))
     parties = {one.party for one in known} | draw(st.sets(st.tuples(names, names), max_size=2))
     plan = SplitPlan(str(draw(st.uuids())), tuple(sorted(parties)), draw(st.booleans()))
-    return Parting(plan, tuple(known))
+    return SplitMessage(plan, tuple(known))
 
 
 messages: st.SearchStrategy[Message] = st.one_of(
@@ -89,7 +89,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Mended, numbers, chains),
     st.builds(BarrierRequest, numbers),
     st.builds(BarrierReply, numbers, numbers, numbers, memberships, names),
-    partings(),
+    split_messages(),
     st.builds(Trimmed, numbers, st.builds(LogBase, numbers, numbers, memberships)),
     st.builds(
         Change, st.none() | members, st.lists(st.tuples(names, names), max_size=3).map(tuple)

@@ -23,7 +23,7 @@ def herd_of_three(*, without: str = "") -> Herd:
     """A herd in which n1 proposes; one that has left is still there."""
     herd = led_by("n1", 3, disks=True)
     if without:
-        herd["n1"].member.change(leave=((without, f"disk of {without}"),))
+        herd["n1"].member.change_membership(leave=((without, f"disk of {without}"),))
     herd.pass_time(2)
     herd.carried.clear()
     return herd
@@ -106,7 +106,7 @@ def test_a_member_that_was_away_follows_a_proposer_that_it_does_not_know() -> No
 def test_a_proposer_that_leaves_tells_the_others_of_the_commit() -> None:
     """[V7] By the others' logs it is no member any more, and still their proposer."""
     herd = herd_of_three()
-    herd["n1"].member.change(leave=(("n1", "disk of n1"),))
+    herd["n1"].member.change_membership(leave=(("n1", "disk of n1"),))
     position = 0
     while herd["n1"].member.role is Role.PROPOSER:
         herd.pass_time(0.1)

@@ -17,7 +17,7 @@ def test_a_member_joins_as_a_learner_and_votes_when_it_has_caught_up() -> None:
     herd = led_by("n1", 2)
     herd.order("n1", b"before")
     herd.add("n3")
-    assert herd["n2"].member.change(join=herd["n3"].identity)
+    assert herd["n2"].member.change_membership(join=herd["n3"].identity)
     herd.pass_time(0.2)
     assert [m.name for m in herd["n1"].member.membership.learners] == ["n3"]
     herd.pass_time(0.5)
@@ -52,7 +52,7 @@ def test_a_proposer_that_leaves_orders_its_own_leave_and_steps_down() -> None:
 def test_both_views_must_agree_until_the_new_one_stands_alone() -> None:
     """[V2] The entry that installs both needs a majority of each."""
     herd = led_by("n1", 3)
-    herd["n1"].member.change(leave=(("n3", ""),))
+    herd["n1"].member.change_membership(leave=(("n3", ""),))
     herd.down = {"n2"}
     herd.pass_time(0.5)
     assert herd["n1"].member.membership.joint
@@ -69,7 +69,7 @@ def test_both_views_must_agree_until_the_new_one_stands_alone() -> None:
 def test_a_new_proposer_finishes_what_its_predecessor_began() -> None:
     """[V2]"""
     herd = led_by("n1", 3)
-    herd["n1"].member.change(leave=(("n3", ""),))
+    herd["n1"].member.change_membership(leave=(("n3", ""),))
     herd.now += 0.1
     herd["n1"].member.tick(herd.now)
     while not herd["n2"].member.membership.joint:
@@ -240,7 +240,7 @@ def test_requests_are_judged_by_the_membership_that_they_change() -> None:
     herd = led_by("n1", 1)
     herd.add("n2")
     herd.add("n3")
-    herd["n1"].member.change(join=herd["n2"].identity)
+    herd["n1"].member.change_membership(join=herd["n2"].identity)
     herd.now += 0.1
     herd["n1"].member.tick(herd.now)
     herd.change("n1", 1, join=herd["n3"].identity)

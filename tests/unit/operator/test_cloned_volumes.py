@@ -6,7 +6,7 @@ certificate of the same authority.
 
 import json
 
-from pgherd_operator.api.resource import Cluster, parse
+from pgherd_operator.api.resource import Cluster, parse_resource
 from pgherd_operator.objects import config
 from pgherd_operator.objects.model import Origin, Role, Seat
 from pgherd_sidecar.agent.base.config import NodeConfig
@@ -20,7 +20,7 @@ SEATS = [Seat(number, Role.DATABASE, Origin.JOINER) for number in (1, 2, 3)]
 
 def cluster(namespace: str) -> Cluster:
     """The resource of one of the two herds."""
-    return parse({"metadata": {"name": "herd", "namespace": namespace, "uid": namespace}})
+    return parse_resource({"metadata": {"name": "herd", "namespace": namespace, "uid": namespace}})
 
 
 def node(namespace: str, seat: Seat, known: list[Seat]) -> NodeConfig:

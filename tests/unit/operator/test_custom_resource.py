@@ -15,9 +15,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pgherd_operator.api import schema
-from pgherd_operator.api.resource import InvalidSpec, parse
+from pgherd_operator.api.resource import InvalidSpec, parse_resource
 from pgherd_operator.api.spec import OWNED_PARAMETERS, OWNED_PREFIXES, ClusterSpec
-from pgherd_operator.core.quantity import parse as parse_quantity
+from pgherd_operator.core.quantity import parse_quantity
 from pgherd_sidecar.agent.base.config import LimitSettings
 
 REPOSITORY = Path(__file__).parents[3]
@@ -140,7 +140,7 @@ def test_every_rule_says_what_is_wrong() -> None:
 def test_nonsense_is_refused(spec: dict[str, Any]) -> None:
     body = {"metadata": {"name": "herd", "namespace": "n", "uid": "u"}, "spec": spec}
     with pytest.raises(InvalidSpec, match=r"^spec"):
-        parse(body)
+        parse_resource(body)
 
 
 @pytest.mark.parametrize("resource", schema.RESOURCES, ids=lambda one: str(one.kind))
@@ -235,9 +235,9 @@ def test_a_status_of_another_release_is_read_without_what_is_not_understood() ->
         "members": "three", "importFrom": {"phase": "Painting"},
     }  # fmt: skip
     metadata = {"name": "herd", "namespace": "test", "uid": "u"}
-    read = parse({"metadata": metadata, "status": status}).status
+    read = parse_resource({"metadata": metadata, "status": status}).status
     assert (read.cluster_id, read.component, read.members) == ("c", "Unknown", ())
     assert [one.type for one in read.conditions] == ["Ready"]
     odds: tuple[Any, ...] = (None, [], "x", {"conditions": {"a": 1}})
     for odd in odds:
-        assert parse({"metadata": metadata, "status": odd}).status.conditions == ()
+        assert parse_resource({"metadata": metadata, "status": odd}).status.conditions == ()

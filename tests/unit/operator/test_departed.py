@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from pgherd_operator.api.resource import parse
-from pgherd_operator.core.group import find_authority, look
+from pgherd_operator.api.resource import parse_resource
+from pgherd_operator.core.group import assemble_group, find_authority
 from pgherd_operator.core.observed import (
     Ledger,
     Observed,
@@ -17,7 +17,7 @@ from pgherd_operator.core.observed import (
 from pgherd_operator.objects.model import Origin, Role
 
 ID = "c"
-CLUSTER = parse({"metadata": {"name": "herd", "namespace": "test", "uid": "u"}})
+CLUSTER = parse_resource({"metadata": {"name": "herd", "namespace": "test", "uid": "u"}})
 
 
 def view(number: int, *disks: str) -> View:
@@ -39,7 +39,7 @@ def third(known: View | None, *, says_so: bool = False) -> bool:
     observed = Observed(
         CLUSTER, Ledger(ID, Phase.FOUNDED), volumes=volumes, reports=well | {3: about}
     )
-    return {member.number: member for member in look(observed).members}[3].departed
+    return {member.number: member for member in assemble_group(observed).members}[3].departed
 
 
 @pytest.mark.parametrize(

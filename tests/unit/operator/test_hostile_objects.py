@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 from jobs_world import JobsWorld
 from operator_world import NAME, World, running
-from pgherd_operator.core.quantity import parse
+from pgherd_operator.core.quantity import parse_quantity
 from pgherd_operator.objects import config, names
 from pgherd_operator.shell.kube.interface import Manifest
 from pgherd_operator.shell.kube.queue import Queue
@@ -31,7 +31,7 @@ async def test_a_size_with_an_exponent_is_one() -> None:
     ],
 )  # fmt: skip
 def test_quantities_are_read_in_all_their_forms(text: str, value: Fraction) -> None:
-    assert parse(text) == value
+    assert parse_quantity(text) == value
 
 
 def meddle(item: Manifest) -> None:

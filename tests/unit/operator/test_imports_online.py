@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from operator_world import NAME, World, running
-from pgherd_operator.api.resource import InvalidSpec, parse
+from pgherd_operator.api.resource import InvalidSpec, parse_resource
 from pgherd_operator.core.actions import Reason
 from pgherd_operator.objects import imports, names
 from pgherd_operator.objects.config import ETC
@@ -351,4 +351,4 @@ def test_what_does_not_go_together_is_refused(bootstrap: dict[str, Any]) -> None
         "spec": {"bootstrap": bootstrap},
     }
     with pytest.raises(InvalidSpec, match="Online"):
-        parse(body)
+        parse_resource(body)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgherd_operator.api.resource import Cluster, parse
+from pgherd_operator.api.resource import Cluster, parse_resource
 from pgherd_operator.objects import config, names, network, pod
 from pgherd_operator.objects.model import Origin, Release, Role, Seat
 from pgherd_sidecar.agent.base.config import NodeConfig
@@ -22,7 +22,7 @@ JOINER = Seat(5, Role.DATABASE, Origin.JOINER)
 def cluster(**spec: Any) -> Cluster:
     """A resource."""
     metadata = {"name": "herd", "namespace": "test", "uid": "u"}
-    return parse({"metadata": metadata, "spec": spec})
+    return parse_resource({"metadata": metadata, "spec": spec})
 
 
 def pods(**spec: Any) -> list[dict[str, Any]]:

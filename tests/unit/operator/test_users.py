@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from operator_api_server import Killed
 from operator_world import NAME, NAMESPACE, World, running
-from pgherd_operator.api.resource import InvalidSpec, parse
+from pgherd_operator.api.resource import InvalidSpec, parse_resource
 from pgherd_operator.core.actions import Reason
 from pgherd_operator.objects import names
 
@@ -219,17 +219,19 @@ async def test_passwords_go_with_the_volumes_only() -> None:
 )  # fmt: skip
 def test_a_user_that_cannot_be_is_refused(user: dict[str, Any]) -> None:
     metadata = {"name": NAME, "namespace": NAMESPACE, "uid": "u"}
-    parse({"metadata": metadata, "spec": {"users": [{"name": "ann"}]}})
+    parse_resource({"metadata": metadata, "spec": {"users": [{"name": "ann"}]}})
     writer = {"name": "ann", "memberOf": ["pg_read_all_data", "pg_write_all_data"]}
-    parse({"metadata": metadata, "spec": {"users": [writer]}})
+    parse_resource({"metadata": metadata, "spec": {"users": [writer]}})
     with pytest.raises(InvalidSpec):
-        parse({"metadata": metadata, "spec": {"users": [user]}})
+        parse_resource({"metadata": metadata, "spec": {"users": [user]}})
 
 
 def test_a_user_is_listed_once() -> None:
     metadata = {"name": NAME, "namespace": NAMESPACE, "uid": "u"}
     with pytest.raises(InvalidSpec, match="twice"):
-        parse({"metadata": metadata, "spec": {"users": [{"name": "ann"}, {"name": "ann"}]}})
+        parse_resource(
+            {"metadata": metadata, "spec": {"users": [{"name": "ann"}, {"name": "ann"}]}}
+        )
 
 
 def test_no_two_users_have_one_secret() -> None:

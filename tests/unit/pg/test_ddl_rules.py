@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from pgherd_sidecar.pg.ddl.refusal import DdlNotSupported
 from pgherd_sidecar.pg.ddl.rules import refuse_unsafe, roles_of
-from pgherd_sidecar.pg.ddl.statements import Captured, parse
+from pgherd_sidecar.pg.ddl.statements import Captured, parse_statements
 
 
 def check(text: str, **known: Any) -> None:
-    refuse_unsafe(parse(text)[0].node, Captured(version=180000, **known))
+    refuse_unsafe(parse_statements(text)[0].node, Captured(version=180000, **known))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_value_of_a_session_is_not_taken_for_a_function() -> None:
 
 
 def test_roles_named_by_a_command_are_told() -> None:
-    node = parse("GRANT SELECT ON t TO a, PUBLIC, CURRENT_USER GRANTED BY b")[0].node
+    node = parse_statements("GRANT SELECT ON t TO a, PUBLIC, CURRENT_USER GRANTED BY b")[0].node
     assert roles_of(node, Captured(role="app")) == ["a", "app", "b"]
 
 

@@ -5,7 +5,7 @@ import errno
 import psycopg
 import pytest
 from pgherd_sidecar.core.replication.entries import EntryFormatError
-from pgherd_sidecar.pg.failures import Trouble, judge, patience, trouble_of
+from pgherd_sidecar.pg.failures import Trouble, judge_error, patience, trouble_of
 from pgherd_sidecar.pg.pipeline import NoConnectionError, RoundFailedError, ServerGoneError
 
 
@@ -37,14 +37,14 @@ from pgherd_sidecar.pg.pipeline import NoConnectionError, RoundFailedError, Serv
 )
 def test_a_sqlstate_says_whether_to_try_again(sqlstate: str, expected: Trouble) -> None:
     assert trouble_of(sqlstate) is expected
-    assert judge(RoundFailedError(sqlstate, "x", 0)).trouble is expected
+    assert judge_error(RoundFailedError(sqlstate, "x", 0)).trouble is expected
 
 
 @pytest.mark.parametrize("message", ["tuple concurrently updated", "tuple concurrently deleted"])
 def test_a_race_for_a_row_of_the_catalog_is_tried_again(message: str) -> None:
-    assert judge(RoundFailedError("XX000", message, 0)).trouble is Trouble.INTERRUPTED
-    assert judge(RoundFailedError("XX001", message, 0)).trouble is Trouble.REFUSED
-    assert judge(psycopg.errors.InternalError_(message)).trouble is Trouble.INTERRUPTED
+    assert judge_error(RoundFailedError("XX000", message, 0)).trouble is Trouble.INTERRUPTED
+    assert judge_error(RoundFailedError("XX001", message, 0)).trouble is Trouble.REFUSED
+    assert judge_error(psycopg.errors.InternalError_(message)).trouble is Trouble.INTERRUPTED
     assert trouble_of("XX000", message, raised=True) is Trouble.FAILED
 
 
@@ -80,7 +80,7 @@ def test_what_a_function_raises_is_never_taken_for_the_server_s_word(sqlstate: s
     ],
 )
 def test_an_exception_of_any_type_is_judged(error: BaseException, expected: Trouble) -> None:
-    assert judge(error).trouble is expected
+    assert judge_error(error).trouble is expected
 
 
 def test_what_has_to_do_with_the_machine_is_waited_for_as_long_as_it_lasts() -> None:
@@ -92,19 +92,19 @@ def test_what_has_to_do_with_the_machine_is_waited_for_as_long_as_it_lasts() -> 
 
 def test_a_message_about_data_is_told_without_the_value() -> None:
     error = RoundFailedError("22P02", 'malformed record literal: "(1,secret)"', 0)
-    assert judge(error).cause == 'malformed record literal: "..."'
+    assert judge_error(error).cause == 'malformed record literal: "..."'
     named = RoundFailedError("23505", 'duplicate key, constraint "t_pkey"', 0, table="public.t")
-    assert judge(named).cause == 'duplicate key, constraint "t_pkey"'
-    assert judge(named).table == "public.t"
+    assert judge_error(named).cause == 'duplicate key, constraint "t_pkey"'
+    assert judge_error(named).table == "public.t"
 
 
 def test_the_key_of_a_row_that_differs_is_told_apart_from_the_message() -> None:
     error = RoundFailedError("PH003", "a row is not the same", 0, table="t", detail="id = 7")
-    found = judge(error)
+    found = judge_error(error)
     assert (found.trouble, found.cause, found.table, found.row) == (
         Trouble.REFUSED,
         "a row is not the same",
         "t",
         "id = 7",
     )
-    assert judge(RoundFailedError("23505", "duplicate", 0, detail="Key (id)=(7)")).row == ""
+    assert judge_error(RoundFailedError("23505", "duplicate", 0, detail="Key (id)=(7)")).row == ""

@@ -17,7 +17,7 @@ async def knowing(*tables: str) -> RowStatements:
         return shape(table)
 
     rows = RowStatements(describe)
-    await rows.learn(tables)
+    await rows.learn_tables(tables)
     return rows
 
 
@@ -121,9 +121,9 @@ async def test_the_number_of_joint_statements_is_bounded() -> None:
 async def test_after_a_change_of_schema_no_old_statement_is_used() -> None:
     rows = await knowing("a")
     (before,) = rows.prepared(plan([update("a")]), 9, 8)
-    rows.forget()
+    rows.forget_shapes()
     assert not rows.knows("a")
-    await rows.learn(["a"])
+    await rows.learn_tables(["a"])
     (after,) = rows.prepared(plan([update("a")]), 9, 8)
     assert after.name != before.name
 
@@ -133,7 +133,7 @@ async def test_a_table_with_children_is_written_alone() -> None:
         return shape(table, only=True)
 
     rows = RowStatements(describe)
-    await rows.learn(["a"])
+    await rows.learn_tables(["a"])
     (text,) = queries(rows, plan([update("a")]))
     assert "UPDATE ONLY a o" in text
 
@@ -152,7 +152,7 @@ async def bags() -> RowStatements:
         return TableShape(["v", "w"], [], frozenset(), "", False, table, "pgherd_gen.erase_7")
 
     rows = RowStatements(describe)
-    await rows.learn(["bag"])
+    await rows.learn_tables(["bag"])
     return rows
 
 
@@ -191,7 +191,7 @@ async def test_the_key_for_people_is_read_without_the_rest_of_a_wide_row() -> No
         return TableShape(["id", "k", "v"], [0, 1], frozenset(), "", False, table)
 
     rows = RowStatements(describe)
-    await rows.learn(["t"])
+    await rows.learn_tables(["t"])
     text = '(7,"ä ""\U0001f40f","' + "a" * 1_000_000 + '\U0001f40f")'
     told = 'id = 7, k = ä "\U0001f40f'
     assert rows.primary_key(Statement(Op.INSERT, "t", "", [text])) == told
@@ -223,7 +223,7 @@ async def test_the_columns_that_an_update_of_a_whole_row_sets() -> None:
         return shapes[table]
 
     rows = RowStatements(describe)
-    await rows.learn(list(shapes))
+    await rows.learn_tables(list(shapes))
     assert [rows.other_columns(table) for table in shapes] == ["010", "", ""]
 
 

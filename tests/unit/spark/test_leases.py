@@ -7,7 +7,7 @@ import pytest
 from patience import in_time
 from pgherd_sidecar.client.admin import AdminError
 from pgherd_sidecar.client.answers import MarkerAnswer, SnapshotAnswer
-from pgherd_spark.reading.leases import LeaseError, Member, hold
+from pgherd_spark.reading.leases import LeaseError, Member, hold_marker
 
 
 class Admin:
@@ -49,7 +49,7 @@ def members(*admins: Admin) -> dict[str, Member]:
 
 async def test_leases_are_renewed_while_the_job_lives_and_given_back_at_its_end() -> None:
     first, second = Admin(), Admin()
-    async with hold(
+    async with hold_marker(
         members(first, second), lease_s=0.03, timeout_s=5, on_lost=pytest.fail
     ) as lease:
         assert [one.member for one in lease.sources] == ["n1", "n2"]
@@ -63,7 +63,9 @@ async def test_leases_are_renewed_while_the_job_lives_and_given_back_at_its_end(
 async def test_a_job_whose_snapshot_a_member_has_lost_is_told() -> None:
     first, second = Admin(), Admin()
     told = asyncio.Event()
-    async with hold(members(first, second), lease_s=0.03, timeout_s=5, on_lost=told.set) as lease:
+    async with hold_marker(
+        members(first, second), lease_s=0.03, timeout_s=5, on_lost=told.set
+    ) as lease:
         second.lost = True
         async with in_time():
             await told.wait()
@@ -73,7 +75,9 @@ async def test_a_job_whose_snapshot_a_member_has_lost_is_told() -> None:
 async def test_snapshots_at_different_positions_are_refused_and_given_back() -> None:
     first, second = Admin(8), Admin(9)
     with pytest.raises(LeaseError, match="at different positions"):
-        async with hold(members(first, second), lease_s=60, timeout_s=5, on_lost=pytest.fail):
+        async with hold_marker(
+            members(first, second), lease_s=60, timeout_s=5, on_lost=pytest.fail
+        ):
             pytest.fail("the job must not begin")
     assert first.dropped and second.dropped
 
@@ -81,12 +85,14 @@ async def test_snapshots_at_different_positions_are_refused_and_given_back() -> 
 async def test_a_job_that_can_be_begun_again_leaves_its_leases_to_end_by_themselves() -> None:
     first = Admin()
     with pytest.raises(RuntimeError, match="disk full"):
-        async with hold(members(first), lease_s=60, timeout_s=5, on_lost=pytest.fail, keep=True):
+        async with hold_marker(
+            members(first), lease_s=60, timeout_s=5, on_lost=pytest.fail, keep=True
+        ):
             raise RuntimeError("disk full")
     assert not first.dropped
 
 
 async def test_a_member_that_is_there_early_holds_its_snapshot_until_the_last_may_come() -> None:
     first = Admin()
-    async with hold(members(first), lease_s=3, timeout_s=5, on_lost=pytest.fail):
+    async with hold_marker(members(first), lease_s=3, timeout_s=5, on_lost=pytest.fail):
         assert first.asked_s[0] == 5 + 3

@@ -155,7 +155,7 @@ class _Routes:
             _route(routes.SKIP, self._skip),
             _route(routes.LEAVE, self._leave),
             _route(routes.EVICT, self._evict),
-            _route(routes.PART, self._part),
+            _route(routes.SPLIT, self._split),
             _route(routes.LINKS, self._block),
             _route(routes.ORDER_MARKER, self._order),
             _route(routes.MARKER_READY, self._ready),
@@ -200,9 +200,9 @@ class _Routes:
         self._backend.views.leave(body.name, body.disk_id, dead=True)
         return web.json_response({})
 
-    async def _part(self, request: web.Request) -> web.Response:
-        body = _parse(await request.read(), routes.PartRequest)
-        return web.json_response(dict(self._backend.views.part(body.names, act=body.act)))
+    async def _split(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), routes.SplitRequest)
+        return web.json_response(dict(self._backend.views.split(body.names, act=body.act)))
 
     async def _block(self, request: web.Request) -> web.Response:
         body = _parse(await request.read(), routes.LinksRequest)

@@ -18,7 +18,7 @@ OPTIONS, by 200 or 503; the paths of Patroni are here where they mean the same.
 This is what puts a member into a service or a balancer and takes it out. The fence is elsewhere, in
 the path of each commit: a client that is sent here too late is refused, not deceived.
 
-What a request costs is bounded: the status is looked at once in a tenth of a second at most,
+The cost of a request is bounded: the status is looked at once in a tenth of a second at most,
 however many ask; there are at most so many connections, each for at most so long. The oldest is
 closed for one more.
 

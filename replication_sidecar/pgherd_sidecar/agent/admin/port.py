@@ -1,4 +1,4 @@
-"""What can be asked of a sidecar, whoever asks: the port that the admin API translates HTTP to.
+"""The port that the admin API translates HTTP to: what can be asked of a sidecar, whoever asks.
 
 Implemented by ``service`` and by what these hand out; decides nothing.
 """
@@ -51,7 +51,7 @@ class ExportedSnapshot:
 
 
 class AdminBackend(Protocol):
-    """What the API asks of the replica.
+    """The replica, as far as the API asks it.
 
     All but ``status`` and ``shutdown`` may raise ``Unavailable``; those that name a marker raise
     ``UnknownMarker``, those that name a table ``UnknownTable``.
@@ -62,19 +62,19 @@ class AdminBackend(Protocol):
 
     @property
     def views(self) -> "ViewBackend":
-        """What knows the membership, and has it changed."""
+        """The backend that knows the membership, and has it changed."""
 
     @property
     def markers(self) -> "MarkersBackend":
-        """What holds snapshots at markers; ``Unavailable`` where there is no database."""
+        """The backend that holds snapshots; ``Unavailable`` where there is no database."""
 
     @property
     def changes(self) -> "ChangesBackend | None":
-        """What hands out the log; None where there is no database."""
+        """The backend that hands out the log; None where there is no database."""
 
     @property
     def roles(self) -> "RolesBackend | None":
-        """What makes roles; None where there is no database."""
+        """The backend that makes roles; None where there is no database."""
 
     @property
     def maintenance(self) -> "MaintenanceBackend | None":
@@ -82,7 +82,7 @@ class AdminBackend(Protocol):
 
     @property
     def subscriptions(self) -> "SubscriptionsBackend | None":
-        """What carries out orders about sets and subscriptions; None where there is no database."""
+        """The backend for sets and subscriptions; None where there is no database."""
 
     async def shutdown(self) -> None:
         """Begin a clean stop; returns before it is done."""
@@ -133,7 +133,7 @@ class AdminBackend(Protocol):
 
 
 class MarkersBackend(Protocol):
-    """What the API asks about the snapshots at markers; see ``snapshots.markers``."""
+    """The backend for snapshots at markers; see ``snapshots.markers``."""
 
     async def ready(self, marker_id: str, timeout_s: float) -> int:
         """Wait until the snapshot at the marker is exported; return the marker's GID.
@@ -159,7 +159,7 @@ class MarkersBackend(Protocol):
 
 
 class ChangesBackend(Protocol):
-    """What the API asks about the change stream; see ``changes.Changes``."""
+    """The backend for the change stream; see ``changes.Changes``."""
 
     async def read(self, after: int, max_bytes: int) -> bytes:
         """Return a part of the log."""
@@ -196,7 +196,7 @@ class MaintenanceBackend(Protocol):
 
 
 class SubscriptionsBackend(Protocol):
-    """What the API asks about sets of tables and who follows them; see ``subscriptions.orders``.
+    """The backend for sets of tables and those who follow them; see ``subscriptions.orders``.
 
     All may raise ``Refused``, if it can't be done as things are, and then nothing was; and
     ``Unavailable``.
@@ -232,7 +232,7 @@ class SubscriptionsBackend(Protocol):
 
 
 class RolesBackend(Protocol):
-    """What the API asks about roles; see ``roles.Roles``."""
+    """The backend for roles; see ``roles.Roles``."""
 
     async def ensure(self, wanted: Sequence[Wanted]) -> Sequence[str]:
         """Have roles be as they are wanted, on every member; say in words what that took.
@@ -244,12 +244,12 @@ class RolesBackend(Protocol):
 
 
 class ViewBackend(Protocol):
-    """What the API asks about the membership; see ``views.Views``."""
+    """The backend for the membership; see ``views.Views``."""
 
     def leave(self, name: str, disk: str, *, dead: bool = False) -> None:
         """Have a member leave, or be evicted if it is dead."""
 
-    def part(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:
+    def split(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:
         """Have members become a cluster of their own, or say what that means."""
 
     def block(self, names: list[str], unsent: list[str]) -> None:

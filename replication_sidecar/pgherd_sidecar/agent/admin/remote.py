@@ -5,7 +5,7 @@ Both sides show certificates. ``operator.CLUSTER_ID.pgherd`` may ask for anythin
 of the same authority and are refused, so a member that was taken over cannot remove the others.
 
 Started by ``process``; keeps nothing. Certificates that are replaced on disk are used from the next
-connection on. What somebody without a certificate can cost is bounded, as at the port of the log.
+connection on. The cost of somebody without a certificate is bounded, as at the port of the log.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What writes committed transactions into the server, in the order of their GIDs.
+"""The room that writes committed transactions into the server, in the order of their GIDs.
 
 In come committed entries of other members, and repairs; out go rows, commands and a row of
 ``pgherd.applied`` for each, in one transaction with them. The room promises that each GID is

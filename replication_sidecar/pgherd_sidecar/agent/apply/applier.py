@@ -1,7 +1,7 @@
 """The applier: writes what other members committed, in GID order, on one connection.
 
-What it writes, and which tokens it holds meanwhile, is said by ``core.commit.batches``; a batch is
-one round of the connection. Nothing survives: what was not applied is delivered again.
+``core.commit.batches`` says what it writes, and which tokens it holds meanwhile. A batch is one
+round of the connection. Nothing survives: all that was not applied is delivered again.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from pgherd_sidecar.core.commit.batches import Batches, Procedure, Work
 from pgherd_sidecar.core.commit.chain import Chain, LocalLink
 from pgherd_sidecar.core.replication.merge import merge_writesets
 from pgherd_sidecar.pg import trusted
-from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.failures import Trouble, judge_error
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import RowStatements
 
@@ -57,7 +57,7 @@ WRITER_SETTINGS = (
     "SET statement_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
     trusted.AFTERWARDS,  # and from PostgreSQL 17 on transaction_timeout
-    # What just fitted the stack at the origin is some calls deeper here.
+    # A statement that just fitted the stack at the origin is some calls deeper here.
     """
     DO $$
     DECLARE
@@ -189,18 +189,18 @@ class Applier:
     async def _do(self, work: Work, about: About) -> None:
         if work.fresh_catalog or work.task is not None:
             await self._round(work, [])
-            self._chain.settle(work.link.prev)
+            self._chain.settle_to(work.link.prev)
         if work.fresh_catalog:
-            self._rows.forget()
+            self._rows.forget_shapes()
         if work.task is not None:
             await self._perform(work)
         else:
             try:
                 await self._round(work, await self._statements(work))
             except Exception as error:
-                if judge(error).trouble is not Trouble.REFUSED:
+                if judge_error(error).trouble is not Trouble.REFUSED:
                     raise
-                log.warning("batch.refused", gid=work.link.gid, error=judge(error).cause)
+                log.warning("batch.refused", gid=work.link.gid, error=judge_error(error).cause)
                 await self._one_by_one(work, about)
 
     async def _one_by_one(self, work: Work, about: About) -> None:
@@ -215,7 +215,7 @@ class Applier:
             body = work.compared.get(gid)
             compare = [] if body is None else [comparison(gid, body)]
             await writer.write(about, keys, items, compare)
-            self._chain.settle(gid)
+            self._chain.settle_to(gid)
             about.prev = gid
 
     async def _round(self, work: Work, statements: list[Prepared]) -> None:
@@ -254,7 +254,7 @@ class Applier:
         if ahead is not None and ahead[0] is work:
             statements = ahead[1]
         else:
-            await self._rows.learn(self._unknown_tables(work))
+            await self._rows.learn_tables(self._unknown_tables(work))
             statements = self._merged(work)
         self._pipeline.provide(statements, self._rows.query)
         return statements + [comparison(gid, body) for gid, body in work.compared.items()]
@@ -283,7 +283,7 @@ class Applier:
         self.applied_batches += 1
         self.applied_writesets += len(work.writesets)
         limit = self._batches.token_limit
-        if self._batches.finish(work):
+        if self._batches.finish_item(work):
             self._pass_token(work)
         elif self._batches.token_limit > limit:
             self._on_token()
@@ -312,7 +312,7 @@ async def connect_pipeline(conninfo: str) -> Pipeline:
 
 
 def comparison(gid: int, body: bytes) -> Prepared:
-    """What comes after the rows of a writeset that carries a fingerprint.
+    """Return what comes after the rows of a writeset that carries a fingerprint.
 
     It fails with PH003 if they are not its origin's.
     """

@@ -25,7 +25,7 @@ from pgherd_sidecar.agent.membership.identity import IdentityError
 from pgherd_sidecar.core.consensus.model.errors import LogError
 from pgherd_sidecar.core.replication.entries import EntryFormatError
 from pgherd_sidecar.env.storage.segments import StorageError
-from pgherd_sidecar.pg.failures import Judgement, Trouble, judge
+from pgherd_sidecar.pg.failures import Judgement, Trouble, judge_error
 
 log = structlog.get_logger()
 
@@ -35,7 +35,7 @@ OF_THE_MEMBER = (StorageError, LogError, IdentityError)
 
 @dataclass(slots=True)
 class About:
-    """What is being applied at the moment, for who has to tell of a failure.
+    """The work that is being applied at the moment, for those who have to tell of a failure.
 
     Attributes:
         gid: may become more exact.
@@ -94,12 +94,12 @@ def _concern(about: About, error: Exception) -> None:
         return
     if isinstance(error, DivergedError):
         if error.failure is None:
-            cause = judge(error.__cause__) if error.__cause__ is not None else None
+            cause = judge_error(error.__cause__) if error.__cause__ is not None else None
             error.failure = _failure(about, cause or Judgement(Trouble.REFUSED), str(error))
         return
     if isinstance(error, RebuildNeededError | EntryFailedError):
         return
-    found = judge(error)
+    found = judge_error(error)
     if found.trouble is Trouble.REFUSED and not found.sqlstate:
         log.error("entry.unforeseen", gid=about.gid, exc_info=error)
     failure = _failure(about, found, found.cause)
@@ -124,7 +124,7 @@ def _failure(about: About, found: Judgement, cause: str) -> Failure:
 
 
 def undeliverable(error: BaseException, position: int) -> BaseException:
-    """What the failure to deliver entries means for this member.
+    """Return what the failure to deliver entries means for this member.
 
     Args:
         position: of the last entry that the replicated state has taken.

@@ -23,7 +23,7 @@ from pgherd_sidecar.agent.server.startup import ADMINISTRATION, connect
 from pgherd_sidecar.core.replication.entries import FLAG_FINGERPRINT, Writeset, key_array
 from pgherd_sidecar.core.replication.merge import Item, decode_body, merge_writesets
 from pgherd_sidecar.pg.ddl import commands as ddl
-from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.failures import Trouble, judge_error
 from pgherd_sidecar.pg.pipeline import NoConnectionError
 from pgherd_sidecar.pg.rows import RowStatements, TableShape
 
@@ -65,7 +65,7 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
         )
         row = await rows.fetchone()
     except psycopg.Error as error:
-        found = judge(error)
+        found = judge_error(error)
         if found.trouble is not Trouble.REFUSED:
             raise
         raise DivergedError(f"table {table}: {found.cause}") from error
@@ -109,10 +109,12 @@ class DdlRunner:
                 await self._run(writeset, about, _execute)
             except psycopg.Error as error:
                 if error.sqlstate == TOO_LARGE:
-                    log.warning("command.compressed_otherwise", gid=gid, error=judge(error).cause)
+                    log.warning(
+                        "command.compressed_otherwise", gid=gid, error=judge_error(error).cause
+                    )
                     await self._run(writeset, about, _execute_either_way)
                 elif error.sqlstate in _IN_THE_WAY:
-                    log.warning("command.in_the_way", gid=gid, error=judge(error).cause)
+                    log.warning("command.in_the_way", gid=gid, error=judge_error(error).cause)
                     await self._run(writeset, about, _execute, past_temporary=True)
                 else:
                     raise
@@ -211,7 +213,7 @@ class DdlRunner:
         about.statement, about.table = "rows", ", ".join(sorted({item[0] for item in segment}))
         rows = RowStatements(shape)
         tables = [table for table, _, _ in segment]
-        await rows.learn(tables)
+        await rows.learn_tables(tables)
         rows.keep_apart(tables)  # what follows is not tried in two ways
         plan = merge_writesets([(key_array(writeset.keys), segment)], rows)
         together = execute is _execute

@@ -38,7 +38,7 @@ from pgherd_sidecar.core.replication.entries import (
 from pgherd_sidecar.core.replication.lines import csv, holds_lines, read_lines
 from pgherd_sidecar.core.replication.merge import Op
 from pgherd_sidecar.core.replication.piecerows import plan_piece
-from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.failures import Trouble, judge_error
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import Describe, RowStatements
 
@@ -55,7 +55,7 @@ _STATEMENTS = {
     b"pgherd_commit": b"COMMIT",
 }
 _OTHER_ROWS = "PH001"
-"""What ``pgherd.expect`` says where a statement has not affected the rows that it names."""
+"""The error of ``pgherd.expect`` where a statement has not affected the rows that it names."""
 
 
 class WideRows:
@@ -93,7 +93,7 @@ class _CopyText:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the application of large transactions needs of the node.
+    """The node, as far as the application of large transactions needs it.
 
     Attributes:
         conninfo: of a connection that may write rows.
@@ -233,7 +233,7 @@ class LargeTransaction:
         if any(s.op is Op.TRUNCATE for wave in plan.waves for s in wave.statements):
             await self._turn.wait()  # it shuts out readers
         await self._wait_for(position)
-        await self._rows.learn([s.table for wave in plan.waves for s in wave.statements])
+        await self._rows.learn_tables([s.table for wave in plan.waves for s in wave.statements])
         if self._by_row is not None:
             await RowWriter(pipeline, self._rows).write_rows(self._by_row, plan, inside=True)
             return
@@ -246,7 +246,7 @@ class LargeTransaction:
     async def _copy_of(self, data: bytes) -> "_CopyText | None":
         """The COPY that writes rows; None if it can't take them."""
         lines = read_lines(data)
-        await self._rows.learn([lines.table])
+        await self._rows.learn_tables([lines.table])
         query = self._rows.copy(lines.table)
         text = await asyncio.to_thread(csv, lines) if query is not None else None
         if query is None or text is None:
@@ -294,7 +294,7 @@ class LargeTransactions:
         self._ending: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
-    def came(self, gid: int, piece: Piece) -> None:
+    def take_piece(self, gid: int, piece: Piece) -> None:
         """A piece of another member's transaction counts: write it early, if few do so."""
         identity = piece.member, piece.serial
         known = self._early.get(identity)
@@ -327,13 +327,13 @@ class LargeTransactions:
             for identity in [one for one in self._early if not is_open(*one)]:
                 self._end(self._early.pop(identity))
 
-    def decide(self, gid: int, writeset: Writeset) -> None:
+    def note_commit(self, gid: int, writeset: Writeset) -> None:
         """A remote transaction commits: what was begun early of it waits for its turn."""
         begun = self._early.pop((writeset.member, pieces_body(writeset.body).serial), None)
         if begun is not None:
             self._decided[gid] = begun
 
-    async def apply(self, writeset: Writeset, gid: int, prev: int, first: int) -> None:
+    async def apply_transaction(self, writeset: Writeset, gid: int, prev: int, first: int) -> None:
         """Apply a transaction whose turn has come.
 
         Args:
@@ -358,9 +358,9 @@ class LargeTransactions:
                         one, gid, prev, body.pieces, early=False, tries_left=tries_left
                     )
                 except RoundFailedError as error:
-                    if by_row is not None or judge(error).trouble is not Trouble.REFUSED:
+                    if by_row is not None or judge_error(error).trouble is not Trouble.REFUSED:
                         raise
-                    log.warning("large.by_row", gid=gid, error=judge(error).cause)
+                    log.warning("large.by_row", gid=gid, error=judge_error(error).cause)
                     done, by_row = False, about
                 if done:
                     return
@@ -387,7 +387,7 @@ class LargeTransactions:
                     if one.connected or tries_left == 0:
                         raise
                     await self._make_room(gid, error)
-                log.info("large.anew", gid=gid, error=judge(error).cause)
+                log.info("large.anew", gid=gid, error=judge_error(error).cause)
                 return False
             await one.commit(gid, prev)
         except RoundFailedError as error:
@@ -424,7 +424,7 @@ class LargeTransactions:
 
 
 def _look_at(task: "asyncio.Task[Any]") -> None:
-    """Who waits for the task hears of its error; nobody may. The error keeps no rows."""
+    """Take the error of a task that perhaps nobody waits for; it keeps no rows."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
         traceback.clear_frames(error.__traceback__)

@@ -1,10 +1,10 @@
 """Writes the rows of one writeset when they could not be written together with others.
 
-What fails in a batch is tried once more: writeset by writeset, then row by row. So all that can be
+A batch that fails is tried once more: writeset by writeset, then row by row. So all that can be
 applied is, and the entry, the table and the row that can't be are known. A writeset that carries a
 fingerprint is compared with it however it was written.
 
-What an index accepts depends on how its values are compressed: ``pglz`` gives up on a value that
+An index accepts a value or not by how it is compressed: ``pglz`` gives up on a value that
 ``lz4`` makes small enough, and the other way round. The session at the origin chose one of them.
 So a row that is too large for an index (54000) is tried with the other one, too.
 
@@ -17,7 +17,7 @@ from typing import Final
 
 from pgherd_sidecar.agent.apply.applying import About
 from pgherd_sidecar.core.replication.merge import Item, Plan, Statement, merge_writesets
-from pgherd_sidecar.pg.failures import DIFFERENT, Trouble, judge
+from pgherd_sidecar.pg.failures import DIFFERENT, Trouble, judge_error
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import RowStatements, rows_of
 
@@ -71,7 +71,7 @@ class RowWriter:
         """
         tables = dict.fromkeys(table for table, _, _ in items)
         about.table = ", ".join(tables)
-        await self._rows.learn(list(tables))
+        await self._rows.learn_tables(list(tables))
         plan = merge_writesets([(keys, items)], self._rows)
         refused = await self._refusal(about, plan, compare)
         if refused in IN_THE_WAY:
@@ -87,7 +87,7 @@ class RowWriter:
         try:
             await self._run([*self._rows.prepared(plan, about.gid, about.prev), *compare])
         except Exception as error:  # judged like in ``applying``
-            found = judge(error)
+            found = judge_error(error)
             if found.sqlstate == DIFFERENT:  # all could be written, and would look so again
                 about.table = found.table
                 raise

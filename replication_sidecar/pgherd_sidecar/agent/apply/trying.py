@@ -17,7 +17,7 @@ import psycopg
 from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.server.startup import connect
 from pgherd_sidecar.pg.ddl.needs import Ballot, Need, Poll
-from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.failures import Trouble, judge_error
 
 _BEGIN: Final = (
     "SET TRANSACTION READ WRITE; SET LOCAL lock_timeout = '200ms';"
@@ -162,14 +162,14 @@ def _is_certain(error: Exception, need: Need) -> bool:
     """Would the command fail here each time? What other commands make first may only be missing."""
     if not isinstance(error, psycopg.Error):
         return not need.loose
-    found = judge(error)
+    found = judge_error(error)
     if found.trouble in _PASSING or found.sqlstate not in _LACKS:
         return False
     return not (need.loose and found.sqlstate in _MISSING)
 
 
 def _words(error: Exception) -> str:
-    """What the server says of it. It names what is missing, and no values of rows."""
+    """Return what the server says of it. It names what is missing, and no values of rows."""
     if isinstance(error, psycopg.Error):
         return error.diag.message_primary or str(error)
     return str(error)

@@ -28,12 +28,12 @@ class Writers:
         """While the block lasts the process ``pid`` writes ``gid``."""
         return _Writing(self, pid, gid)
 
-    def begin(self, pid: int, gid: int) -> asyncio.TimerHandle:
+    def begin_writing(self, pid: int, gid: int) -> asyncio.TimerHandle:
         """A process begins to write; the timer is to be given to ``end``."""
         self.at_work[pid] = gid
         return self._loop.call_later(_USUAL_S, self._is_late, pid)
 
-    def end(self, pid: int, timer: asyncio.TimerHandle) -> None:
+    def end_writing(self, pid: int, timer: asyncio.TimerHandle) -> None:
         """A process writes nothing any more."""
         timer.cancel()
         self.at_work.pop(pid, None)
@@ -55,7 +55,7 @@ class _Writing:
         self._writers, self._pid, self._gid = writers, pid, gid
 
     def __enter__(self) -> None:
-        self._timer = self._writers.begin(self._pid, self._gid)
+        self._timer = self._writers.begin_writing(self._pid, self._gid)
 
     def __exit__(
         self,
@@ -63,4 +63,4 @@ class _Writing:
         __: BaseException | None,
         ___: TracebackType | None,
     ) -> None:
-        self._writers.end(self._pid, self._timer)
+        self._writers.end_writing(self._pid, self._timer)

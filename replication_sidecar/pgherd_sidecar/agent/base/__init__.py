@@ -1,4 +1,4 @@
-"""What every room of the agent may use: configuration, log lines, and errors that end a session.
+"""The ground that all rooms share: configuration, log lines, and errors that end a session.
 
 In comes the file that ``--config`` names; out go checked values. The room keeps nothing and starts
 nothing, and it imports no other room of the agent.

@@ -81,7 +81,7 @@ class TimingSettings(_Section):
     partition_split_ms: Annotated[
         Milliseconds,
         Field(
-            description="a component without a quorum that has stayed the same for so long parts"
+            description="a component without a quorum splits off when it was the same for so long"
         ),
     ] = 60_000
     same_cause_ms: Annotated[
@@ -242,7 +242,7 @@ class NodeConfig(_Section):
     """All that one sidecar is told.
 
     ``members`` are this one and, of a founder, all that found the herd with it, the same on each of
-    them; of a member that joins later, those that it asks first. Who is a member is in the log.
+    them; of a member that joins later, those that it asks first. The log says who is a member.
 
     Invariants: ``name`` and ``number`` are one of ``members``; names, numbers and peer addresses of
     the members are unique. Without ``tls`` all addresses are of the loopback interface; with it
@@ -253,7 +253,7 @@ class NodeConfig(_Section):
     cluster_id: UUID
     certified_cluster: Annotated[
         UUID | None,
-        Field(description="cluster that certificates name: what this one has parted from, say"),
+        Field(description="cluster that certificates name: what this one has split off from, say"),
     ] = None
     name: str
     number: int
@@ -323,7 +323,7 @@ class NodeConfig(_Section):
 
     @property
     def made_anew(self) -> bool:
-        """Whoever deploys makes a diverged node anew."""
+        """Somebody else makes a diverged node anew: the one who deploys."""
         return self.admin_port is not None if self.replaced is None else self.replaced
 
     @model_validator(mode="after")
@@ -403,7 +403,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def load(path: Path) -> NodeConfig:
+def load_config(path: Path) -> NodeConfig:
     """Read and check a configuration file.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What ends a session.
+"""The errors that end a session.
 
 RebuildNeededError       this node can't go on from its own database
     DivergedError        it differs from the others', or an ordered change can't be done here
@@ -16,7 +16,7 @@ from pgherd_sidecar.pg.pipeline import ServerGoneError
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong as an ordered entry was applied; empty texts are not known.
+    """A description of what went wrong as an ordered entry was applied; empty texts are not known.
 
     Attributes:
         gid: of the entry; the last one of several that were written together.
@@ -110,4 +110,4 @@ class EntryFailedError(ServerGoneError):
 
 
 class UnfitError(Exception):
-    """What this node was to be made from will never do; the message says why, and what would."""
+    """This node can never be made from that source; the message says why, and from which it can."""

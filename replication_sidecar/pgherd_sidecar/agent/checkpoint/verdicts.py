@@ -40,7 +40,9 @@ class Verdicts:
         """The last position that is known; ``first - 1`` if none is."""
         return self.first + len(self._known) - 1
 
-    def note(self, position: int, *, committed: bool, pieces_from: int | None = None) -> None:
+    def note_decision(
+        self, position: int, *, committed: bool, pieces_from: int | None = None
+    ) -> None:
         """Remember one; those that are delivered again are known. After a gap nothing else is.
 
         Args:
@@ -60,7 +62,7 @@ class Verdicts:
             self._pieces[position] = pieces_from
 
     def take_back(self, position: int) -> None:
-        """What committed there has no effect any more: it was skipped."""
+        """Forget the commit there: it was skipped, and has no effect."""
         if self.first <= position <= self.last:
             self._known[position - self.first] = _NOT
             self._pieces.pop(position, None)
@@ -82,7 +84,7 @@ class Verdicts:
         broken = (gid for gid, begun in self._pieces.items() if begun < first <= gid)
         return max(broken, default=first - 1) + 1
 
-    def forget(self, before: int) -> None:
+    def forget_before(self, before: int) -> None:
         """Forget what comes before a position."""
         gone = min(max(before - self.first, 0), len(self._known))
         del self._known[:gone]
@@ -115,7 +117,7 @@ def write(directory: Path, verdicts: Verdicts) -> None:
 
 
 def load(directory: Path) -> Verdicts:
-    """What the file says; nothing if there is none, or if it is damaged."""
+    """Return what the file says; nothing if there is none, or if it is damaged."""
     with suppress(FileNotFoundError, ValueError, KeyError, zlib.error):
         head, _, packed = (directory / FILE).read_bytes().partition(b"\n")
         body, said = zlib.decompress(packed), json.loads(head)

@@ -1,6 +1,6 @@
 """Announces in the log that this member's server has begun anew: from there on it may write.
 
-What an earlier incarnation sent and nobody has ordered yet is ruled out by the delivery
+Its delivery rules out whatever an earlier incarnation sent and nobody has ordered yet
 (``core.replication.state``).
 """
 

@@ -54,7 +54,7 @@ class Leaks:
         assert row is not None
         self._path.leaks.update(int(xid) for xid in row[0] or [])
 
-    async def order(self, xid: int) -> None:
+    async def order_leak(self, xid: int) -> None:
         """Order the writeset of a leak, once.
 
         Raises:
@@ -83,7 +83,7 @@ class Leaks:
         flags = FLAG_DDL if ddl else 0
         self._path.outbox.request(None, 0, xid, flags, parse_keys(keys), body, monotonic())
 
-    async def adopt(self, gid: int, prev: int, xid: int) -> None:
+    async def adopt_leak(self, gid: int, prev: int, xid: int) -> None:
         """Make a leak whose writeset commits a part of the commit chain."""
         await self._connection.execute("SELECT pgherd.adopt($1, $2, $3)", (gid, prev, str(xid)))
         self._path.leaks.discard(xid)

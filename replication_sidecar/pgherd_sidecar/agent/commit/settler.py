@@ -65,7 +65,7 @@ class Visibility:
             await reached.wait()
         finally:
             if not reached.is_set():
-                self._chain.forget(reached.set)
+                self._chain.forget_waiter(reached.set)
 
     async def visible_before(self, position: int) -> None:
         """Wait until all that was ordered before a delivered position is visible here."""
@@ -147,10 +147,10 @@ class Settler:
         row = await rows.fetchone()
         assert row is not None
         gid, statuses = row
-        self._chain.settle(gid)
+        self._chain.settle_to(gid)
         known = dict(zip(xids, statuses or [], strict=True))
         while (link := self._chain.next_to_repair(known)) is not None:
-            await self.repair(link)
+            await self.repair_transaction(link)
 
     async def _next_ended(self) -> None:
         """Wait until the first unsettled link may have been settled."""
@@ -163,7 +163,7 @@ class Settler:
             self._chain.when_settled(first.gid, settled.set)
             await settled.wait()
 
-    async def repair(self, link: LocalLink) -> None:
+    async def repair_transaction(self, link: LocalLink) -> None:
         """Apply a local transaction that was certified and did not commit.
 
         Raises:
@@ -178,17 +178,19 @@ class Settler:
                 if link.writeset.flags & FLAG_DDL:
                     await self._ddl.run(link.writeset, link.gid, link.prev)
                 elif link.writeset.flags & FLAG_PIECES:
-                    await self._large.apply(link.writeset, link.gid, link.prev, link.pieces_from)
+                    await self._large.apply_transaction(
+                        link.writeset, link.gid, link.prev, link.pieces_from
+                    )
                 else:
                     await self._write(link, about)
             self.repairs += 1
             log.info("transaction.repaired", gid=link.gid, xid=link.xid)
-            self._chain.settle(link.gid)
+            self._chain.settle_to(link.gid)
 
     async def _write(self, link: LocalLink, about: About) -> None:
         keys, items = key_array(link.writeset.keys), decode_body(link.writeset.body)
         compares = link.writeset.flags & FLAG_FINGERPRINT
         compare = [comparison(link.gid, link.writeset.body)] if compares else []
-        self._rows.forget()
+        self._rows.forget_shapes()
         with self._writers.writing(self._pipeline.backend_pid, link.gid):
             await RowWriter(self._pipeline, self._rows).write(about, keys, items, compare)

@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 class Tasks:
-    """What is needed to perform each kind of task.
+    """The means to perform each kind of task.
 
     Args:
         connection: an administrative connection.
@@ -51,11 +51,11 @@ class Tasks:
         match task:
             case RunDdl():
                 await self._ddl.run(task.writeset, gid, prev)
-                self._rows.forget()
+                self._rows.forget_shapes()
             case ApplyPieces():
-                await self._large.apply(task.writeset, gid, prev, task.first)
+                await self._large.apply_transaction(task.writeset, gid, prev, task.first)
             case Adopt():
-                await self._leaks.adopt(gid, prev, task.xid)
+                await self._leaks.adopt_leak(gid, prev, task.xid)
             case PassBy():
                 await self._connection.execute("SELECT pgherd.pass_by($1, $2)", (gid, prev))
                 log.warning("entry.skipped", gid=gid)

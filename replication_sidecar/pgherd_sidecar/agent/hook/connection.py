@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 class Requests(Protocol):
-    """Who handles the requests of a connection."""
+    """The handler of the requests of a connection."""
 
     query_max: int
 

@@ -1,4 +1,4 @@
-"""What the commits of one member's sessions have met: for people who look, not for decisions.
+"""Figures of the commits of one member's sessions: for people who look, not for decisions.
 
 How long a session waits in its COMMIT, from its writeset to its verdict, as counts in ranges that
 grow by a quarter each; which tables and keys its transactions lost against. Keys are told by their
@@ -69,7 +69,7 @@ class CommitFigures:
         self._hot = dict(ranked[: _HOT_KEPT // 2])
 
     def status(self) -> dict[str, StatusValue]:
-        """What was counted. ``commit_waits``: by the upper bound of the range, in seconds."""
+        """Return the counters. ``commit_waits``: by the upper bound of the range, in seconds."""
         bounds = (*map(str, BOUNDS_S), "inf")
         waits = {bound: n for bound, n in zip(bounds, self._waits, strict=True) if n}
         hottest = sorted(self._hot.items(), key=lambda item: item[1].count, reverse=True)

@@ -4,7 +4,7 @@ A command of DDL asks before it begins. If it excludes every writer, or a comman
 lost lately, its keys are ordered as an intention, and it begins once everything ordered before is
 visible here. Other transactions that take these keys lose until it has ended.
 
-Whoever commits meanwhile waits here for a while: the command may not get there, and then
+A session that commits meanwhile waits here for a while: the command may not get there, and then
 nobody has lost.
 
 A session dies without a word, so each member looks after the intentions in force: its own are
@@ -95,7 +95,7 @@ class Precedence:
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
+    def begin_command(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
         """A command is about to begin; ``answer`` tells it to go on.
 
         Args:

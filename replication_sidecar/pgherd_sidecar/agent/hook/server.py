@@ -17,7 +17,7 @@ Each session of the server has one dblink connection here. Requests, one query e
 The body of a writeset that comes after pieces (flag 2) lists the tables, and it has no keys.
 
 ``HookServer`` takes the requests, checks what can be checked before the log has ordered anything,
-and refuses. What is to be ordered goes through the outbox, whose effects are carried out here.
+and refuses. The rest goes through the outbox to be ordered, and its effects are carried out here.
 Nothing survives a restart.
 """
 
@@ -56,7 +56,7 @@ _TICK_S = 0.2
 
 
 def _needs(items: list[Item]) -> list[Need]:
-    """What the commands need of a machine; a text that can't be looked through needs nothing."""
+    """Return the needs of the commands; a text that can't be looked through needs nothing."""
     try:
         return needs_of(items)
     except ParseError as error:
@@ -65,7 +65,7 @@ def _needs(items: list[Item]) -> list[Need]:
 
 
 class HookBackend(Protocol):
-    """What the hook needs of the replica."""
+    """The replica, as far as the hook needs it."""
 
     def refusal(self) -> str | None:
         """Why this node takes no writes now, None if it does."""
@@ -76,7 +76,7 @@ class HookBackend(Protocol):
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         """Call ``wake`` once ``gid`` is visible on this node; repair it if need be."""
 
-    def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
+    def begin_command(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
         """A command is about to begin (see ``precedence``)."""
 
     def when_free(self, xid: int, keys: "array[int]", go: Callable[[], None]) -> None:
@@ -101,10 +101,10 @@ class HookBackend(Protocol):
     def when_shown(self, gid: int, rest_s: float, answer: Callable[[bytes], None]) -> None:
         """A command has been ordered: do the other members show it (see ``showing``)?"""
 
-    def left(self, who: Hashable) -> None:
-        """Whoever waited on this connection does not any more."""
+    def drop_waiter(self, who: Hashable) -> None:
+        """Let nobody wait on this connection any more."""
 
-    def gone(self, pid: int) -> None:
+    def end_session(self, pid: int) -> None:
         """A session ended; what it was certified for may have to be repaired."""
 
 
@@ -197,8 +197,8 @@ class HookServer:
         head, _, rest = query.partition(b"\n")
         words = head.split(b" ")
         if len(words) < 3 or not hmac.compare_digest(words[1], self._secret):
-            # A stranger, or a transaction older than this incarnation of the sidecar. What it
-            # asks to be ordered never will be; of anything else this incarnation knows nothing.
+            # A stranger, or a transaction older than this incarnation of the sidecar.
+            # Its order will never be carried out; of anything else this incarnation knows nothing.
             code = "40001" if words[0] in (b"W", b"B") else "08006"
             connection.fail(code, "the sidecar has begun anew during this transaction")
             return
@@ -219,7 +219,7 @@ class HookServer:
                 connection.done(b"YIELD" if yields else b"GO")
             case b"I":
                 keys = array("q", [int(key) for key in rest.split(b",") if key])
-                self.backend.ask(int(words[2]), keys, lambda: connection.done(b"OK"))
+                self.backend.begin_command(int(words[2]), keys, lambda: connection.done(b"OK"))
             case b"D":
                 self.backend.announce_drop(
                     rest.decode(),
@@ -382,7 +382,7 @@ class HookServer:
         self.carry_out()
 
     def status(self) -> dict[str, StatusValue]:
-        """What the commits of this server's sessions have met."""
+        """Return what the commits of this server's sessions have met."""
         return self._answering.figures.status()
 
     # ---- connections -----------------------------------------------------------------------
@@ -394,9 +394,9 @@ class HookServer:
     def closed(self, connection: "HookConnection") -> None:
         """Note the end of a session."""
         self._connections.discard(connection)
-        self.backend.left(connection)
+        self.backend.drop_waiter(connection)
         self._waiting = {xid: who for xid, who in self._waiting.items() if who is not connection}
         pid = self._outbox.end_session(connection)
         self._schedule()
         if pid:
-            self.backend.gone(pid)
+            self.backend.end_session(pid)

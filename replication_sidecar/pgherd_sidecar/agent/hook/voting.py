@@ -1,7 +1,7 @@
 """Asks the other members whether they could execute a command, before it is ordered.
 
-Most commands need nothing that a member could lack, and none is asked then (``pg.ddl.needs``). What
-all of them had lately is not asked for again; a statement that is tried always is.
+Most commands need nothing that a member could lack, and none is asked then (``pg.ddl.needs``).
+They are not asked again for what all of them had lately, but always for a statement that is tried.
 
 A member that is away, answers late or can't say does not keep a command back. So a veto is
 certain, and its absence is not. Nothing survives a restart.
@@ -24,10 +24,10 @@ log = structlog.get_logger()
 ANSWER_S: Final = 10.0
 """The longest wait of a command for the answers."""
 _KNOWN_S: Final = 600.0
-"""What a member had is taken for granted for so long, while the link to it holds."""
+"""For so long a member is taken to have still what it had, while the link to it holds."""
 _KNOWN_MAX: Final = 1000
 _REST_S: Final = 10.0
-"""Whoever did not answer in time is not asked again for so long."""
+"""A member that did not answer in time is not asked again for so long."""
 _POLL_BYTES: Final = 1 << 20
 """Nobody is asked a longer question."""
 _NONE: Final = Ballot(sure=False, slow=True)
@@ -36,7 +36,7 @@ _NONE: Final = Ballot(sure=False, slow=True)
 
 @dataclass(frozen=True, slots=True)
 class Veto:
-    """Who can't execute the commands of a transaction, and why."""
+    """The member that can't execute the commands of a transaction, and why."""
 
     member: str
     reason: str
@@ -81,7 +81,7 @@ class Voting:
         self._running: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
-    def begin(
+    def begin_vote(
         self, keys: "array[int]", needs: list[Need], answer: Callable[[Veto | None], None]
     ) -> None:
         """Find out whether a transaction may be ordered.

@@ -1,17 +1,17 @@
 """Splits stopped members off as a cluster of their own: an administrator's explicit act (C21).
 
 For when no quorum can return (one member, ``force``), or when a component that has none is to go on
-for good without the others (several, ``promote``). What the most advanced of their logs holds
+for good without the others (several, ``promote``). All that the most advanced of their logs holds
 counts as committed from then on, and they are the only members of a new view under a new cluster
-identity. What the others have committed beyond it is lost to them; they are another cluster, and
-the two never merge again, since members of different clusters refuse each other.
+identity. They lose what the others have committed beyond it; those are another cluster, and the two
+never merge again, since members of different clusters refuse each other.
 
 The identity changes first, of all of them: a member that dies in between is of the new cluster and
 has no quorum, and the same act ends it. Never the other way round, or it would be a second primary
 component of the old cluster.
 
 Called by the command line, which then changes the configuration and the certificates: the sidecar
-does not start with those of the old cluster. How running members do the same is in ``parting``.
+does not start with those of the old cluster. How running members do the same is in ``splitter``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from pgherd_sidecar.agent.log.setup import open_log
 from pgherd_sidecar.agent.membership import roster
 from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
 from pgherd_sidecar.core.consensus import Control, Member, Membership, Persist
-from pgherd_sidecar.core.consensus.model.parting import Founding
+from pgherd_sidecar.core.consensus.model.split import Founding
 from pgherd_sidecar.core.consensus.split import laststep
 from pgherd_sidecar.env.storage.segments import SegmentLog, StorageDamaged, StorageError
 
@@ -37,15 +37,15 @@ class BootstrapError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What has become of the member.
+    """The member as it is after the step.
 
     Attributes:
         cluster_id: of the new cluster, to be put into its configuration.
         last_gid: the end of the old cluster's log here; all of it counts as committed now.
         left: members that the new cluster does not have.
         term: the highest that the member has seen;
-        last_term: of the end of its log. What the old cluster has committed, by one of two logs,
-            is in the one that is greater by ``end``.
+        last_term: of the end of its log. Of two logs the one that is greater by ``end`` holds all
+            that the old cluster has committed by either.
         membership: by its log.
     """
 
@@ -234,9 +234,9 @@ def _opened(config: NodeConfig) -> Iterator[tuple[StoredIdentity, SegmentLog]]:
     except IdentityError as error:
         raise BootstrapError(str(error)) from error
     try:
-        if identity.has_parted(config):  # or it would be a second primary component of that cluster
+        if identity.has_split(config):  # or it would be a second primary component of that cluster
             raise BootstrapError(
-                f"{config.name} has parted from cluster {config.cluster_id} and is of "
+                f"{config.name} has split off from cluster {config.cluster_id} and is of "
                 f"{identity.cluster_id}: start it, and use `pgherd split` there"
             )
         with opened_log(config) as log:

@@ -6,7 +6,7 @@ from pgherd_sidecar.env.storage.segments import SegmentLog
 
 
 class LogExtent:
-    """What ``LogHost`` tells of the beginning of its log.
+    """The beginning of the log of a ``LogHost``.
 
     Args:
         log: on this member's disk.
@@ -29,11 +29,11 @@ class LogExtent:
 
     @property
     def size_bytes(self) -> int:
-        """What the log's segments take on this member's disk."""
+        """Return what the log's segments take on this member's disk."""
         return self._log.size_bytes
 
     def bytes_after(self, position: int) -> int:
-        """What the log takes after a position, rounded up."""
+        """Return what the log takes after a position, rounded up."""
         return self._log.bytes_after(position)
 
     @property
@@ -48,7 +48,7 @@ class LogExtent:
 
     @property
     def beginning(self) -> LogBase:
-        """What has to be known of that place in the log of the others, if this one is behind."""
+        """Return that place's facts in the log of the others, if this one is behind."""
         return self._member.beginning
 
     @property

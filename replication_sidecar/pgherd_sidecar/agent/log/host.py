@@ -8,7 +8,7 @@ The caller (the replica) submits entries, is told when the commit position has a
 blocks. The contract of submissions is the log's (see ``core.consensus``): they may be lost or
 ordered twice, so the caller keeps and identifies them.
 
-What survives a restart is in ``data_dir/log``; the commit position may be lower after one.
+``data_dir/log`` survives a restart; the commit position may be lower after one.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from pgherd_sidecar.agent.log.alarm import Alarm
 from pgherd_sidecar.agent.log.collector import Collector
 from pgherd_sidecar.agent.log.extent import LogExtent
 from pgherd_sidecar.agent.log.news import LogListener, News
-from pgherd_sidecar.agent.log.parting import Splitter
 from pgherd_sidecar.agent.log.polls import Polls
 from pgherd_sidecar.agent.log.reader import LogReader
 from pgherd_sidecar.agent.log.setup import open_log, reset_log, timing
+from pgherd_sidecar.agent.log.splitter import Splitter
 from pgherd_sidecar.agent.log.status import log_status
 from pgherd_sidecar.agent.log.writer import LogWriter
 from pgherd_sidecar.agent.membership import founding
@@ -43,8 +43,8 @@ from pgherd_sidecar.core.consensus import (
     Member,
     Membership,
     Message,
-    Parting,
     Role,
+    SplitMessage,
 )
 from pgherd_sidecar.core.consensus.model.messages import Change, PollReply, PollRequest
 from pgherd_sidecar.core.replication.entries import Noop, encode_entry
@@ -65,7 +65,7 @@ class LogHost:
         reader: reads the log, and knows what is damaged.
         whole: set once the log holds all that this member has ever acknowledged: not after damage
             has cut it off, until it was fed again.
-        splitter: this member's share in parting from the cluster for good.
+        splitter: this member's share in splitting the cluster for good.
         polls: what members ask each other beside the log.
 
     Args:
@@ -74,10 +74,10 @@ class LogHost:
         on_failure: called once, on the loop, when this member must not go on: its disk failed or
             it would break the protocol. Nothing is sent any more; the process should exit.
         on_split: called once, on the loop, when there is something to be done on the closed log,
-            because this member parts from the cluster.
+            because this member splits off from the cluster.
 
     Raises:
-        IdentityError: what is on disk about parting is damaged.
+        IdentityError: what is on disk about a split is damaged.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ class LogHost:
             receive=self._receive,
             on_up=self._link_up,
             on_ended=self._peer_ended,
-            ask=lambda wish: self.change(join=wish),
+            ask=lambda wish: self.change_membership(join=wish),
             on_retired=self._retire,
-            parting=self.splitter.successor,
+            successor=self.splitter.successor,
         )
         self.extent = LogExtent(self._storage, self._member)
         self.reader = LogReader(self._storage, self._member, now=loop.time, wake=self._wake)
@@ -255,7 +255,7 @@ class LogHost:
 
     @property
     def role(self) -> Role:
-        """What this member is at the moment."""
+        """The role of this member at the moment."""
         return self._member.role
 
     def status(self) -> dict[str, int | float | str | None]:
@@ -267,7 +267,7 @@ class LogHost:
 
     def _receive(self, peer: str, message: Message) -> None:
         match message:
-            case Parting():
+            case SplitMessage():
                 self.splitter.receive(peer, message)
                 return
             case _ if not self._running:
@@ -338,7 +338,7 @@ class LogHost:
 
     @property
     def membership(self) -> Membership:
-        """Who votes and who is fed, by the newest entry of this member's log."""
+        """The members that vote and that are fed, by the newest entry of this member's log."""
         return self._member.membership
 
     @property
@@ -361,7 +361,9 @@ class LogHost:
         """How long this member has been outside the primary component."""
         return self._component.secondary_s
 
-    def change(self, join: Member | None = None, leave: tuple[tuple[str, str], ...] = ()) -> None:
+    def change_membership(
+        self, join: Member | None = None, leave: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         """Ask for a change of the membership; may be lost: ask until ``membership`` says so.
 
         Who is to leave is named with its disk: a successor under its name is not meant.
@@ -370,7 +372,7 @@ class LogHost:
         if judges and not self._peers.fit(self._config.name, Change(join)):
             return
         if self._running:
-            self._member.change(join, leave)
+            self._member.change_membership(join, leave)
             self._wake()
 
     # ---- outputs ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What has changed in a member's log since its listeners were told last.
+"""Notes what has changed in a member's log since its listeners were told last.
 
 A restart forgets it: then all is news.
 """

@@ -1,4 +1,4 @@
-"""What members ask each other beside the log, over the links that they have anyway.
+"""Questions that members ask each other beside the log, over the links that they have anyway.
 
 An answer may be lost with its link, or come too late: whoever asks goes on without it. It promises
 nothing about the order. Nothing survives a restart.

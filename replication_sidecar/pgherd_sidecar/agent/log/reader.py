@@ -88,7 +88,7 @@ class LogReader:
     def read_back(self, position: int, max_bytes: int) -> tuple[Block, ...]:
         """Return blocks from the one that holds ``position`` on, as they are on disk.
 
-        For a thread: it waits for the disk. What is behind the commit position may change. None if
+        For a thread: it waits for the disk. Blocks behind the commit position may change. None if
         the log does not hold the position.
 
         Raises:
@@ -135,7 +135,7 @@ class LogReader:
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong with the log on this member's disk, None if nothing is known."""
+        """The damage of the log on this member's disk, None if nothing is known."""
         member = self._member
         if member.incomplete:
             return (

@@ -1,4 +1,4 @@
-"""What the log of a member is made of: its directory, its times, and what a block means here.
+"""The makings of a member's log: its directory, its times, and what a block means here.
 
 Functions of the configuration.
 """

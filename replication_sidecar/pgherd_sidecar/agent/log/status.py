@@ -1,4 +1,4 @@
-"""What people and metrics want to know of a member's log. It keeps nothing."""
+"""Tells what people and metrics want to know of a member's log. It keeps nothing."""
 
 from pgherd_sidecar.agent.log.writer import LogWriter
 from pgherd_sidecar.agent.membership.peers import Peers

@@ -3,8 +3,8 @@
 A flush of a good disk takes about 60 microseconds, handing it to a thread and back several times
 as long, and the commit of a single client pays for it twice, here and at a peer. So a flush that
 is expected to be short is done inline; when flushes become slow they move to the thread, where a
-stalled disk does not silence this member. What cannot be short, a large write or the begin of a
-segment whose file is not prepared, goes to the thread anyway.
+stalled disk does not silence this member. A write that cannot be short, a large one or the begin
+of a segment whose file is not prepared, goes to the thread anyway.
 
 Only inline flushes are measured, since in a thread the wait for the interpreter lock would count
 as disk. So now and then a flush is tried inline again, the less often the longer it was in vain.
@@ -60,7 +60,7 @@ class FlushPace:
         """Whether the next flush is to be done inline: expected to be short, or as a trial."""
         return self.fast or now >= self._again_s
 
-    def note(self, duration_s: float, now: float) -> None:
+    def note_flush(self, duration_s: float, now: float) -> None:
         """Account for an inline flush that has just ended."""
         self.slowest_s = max(self.slowest_s, duration_s)
         if duration_s >= STALL_S or not self.fast:
@@ -115,7 +115,7 @@ class LogWriter:
         self._prepare_spare()
         self.writes += 1
         if self._inline(persist):
-            self.pace.note(self._timed_persist(persist), self._loop.time())
+            self.pace.note_flush(self._timed_persist(persist), self._loop.time())
             return True
         self._queued += 1
         self._submit(

@@ -1,7 +1,7 @@
 """Scheduled maintenance: work of one server each, done by the members' own sidecars in turns.
 
-What is wanted, whose turn it is and what became of it are ordinary rows of the herd, so all members
-know the same; a member takes its turn by a transaction that another one's would conflict with.
+Ordinary rows of the herd say what is wanted, whose turn it is and what became of it, so all members
+know the same. A member takes its turn by a transaction that another one's would conflict with.
 ``requests`` makes the rows that people and the operator ask for, ``keeper`` looks at them every
 second, ``guard`` says whether a member can be spared, and ``work`` takes it out of service, does
 the work and brings it back.

@@ -3,8 +3,8 @@
 * A time of a schedule that has come becomes a run. Any member sees to it; of two one loses.
 * A part of this member that waits is begun when the member can be spared (``guard``): in one
   transaction with the turn that everybody takes who begins one.
-* What was begun by a sidecar that is no more, or by another session with the server, has failed:
-  the member is in service again.
+* Work that was begun by a sidecar that is no more, or by another session with the server, has
+  failed: the member is in service again.
 * A member that was not heard of for long has failed. It gives up by itself before the others say
   so, as soon as it has been without a majority for a while; and it has no majority if nobody
   hears of it. So no other one is taken while it may still be at work.
@@ -28,7 +28,7 @@ from pgherd_sidecar.agent.maintenance import guard, rows
 from pgherd_sidecar.agent.maintenance.rows import Connection, MemberPart
 from pgherd_sidecar.agent.maintenance.work import MemberService, MemberWork
 from pgherd_sidecar.client.times import BadTimesError, due_time
-from pgherd_sidecar.pg.failures import judge
+from pgherd_sidecar.pg.failures import judge_error
 
 log = structlog.get_logger()
 
@@ -157,7 +157,9 @@ class Keeper:
         except rows.CONFLICTS:
             return True  # somebody else was first: the next look tells
         except (psycopg.Error, TimeoutError) as error:
-            self._complain(judge(error).cause if isinstance(error, psycopg.Error) else "too slow")
+            self._complain(
+                judge_error(error).cause if isinstance(error, psycopg.Error) else "too slow"
+            )
             return False
         finally:
             self._end_if_alone()
@@ -213,7 +215,7 @@ class Keeper:
         if task.cancelled():
             error = self._why
         elif (raised := task.exception()) is not None:
-            error = judge(raised).cause if isinstance(raised, psycopg.Error) else str(raised)
+            error = judge_error(raised).cause if isinstance(raised, psycopg.Error) else str(raised)
         else:
             error = task.result()
         state = "done" if not error else "cancelled" if error == CANCELLED else "failed"

@@ -1,7 +1,8 @@
 """Requests for maintenance, of people and of the operator: they are judged, and become rows.
 
-An ordinary transaction on this member's server, which waits for its verdict like others. What can
-never be done is refused when it is asked for, and not hours later. It keeps nothing.
+A request is an ordinary transaction on this member's server, which waits for its verdict like
+others. Work that can never be done is refused when it is asked for, and not hours later. The module
+keeps nothing.
 """
 
 import asyncio
@@ -121,7 +122,7 @@ class MaintenanceRequests:
     async def _judge(
         self, connection: rows.Connection, request: routes.MaintainRequest
     ) -> rows.WantedWork:
-        """What is to be done, on whom.
+        """Return what is to be done, on whom.
 
         Raises:
             Refused: it can never be done.

@@ -1,7 +1,7 @@
 """Maintenance as the herd keeps it: ordinary rows, so all members have the same.
 
-* ``turn`` has one row. Who takes a member out of service writes it, so of two who do at the same
-  time one loses, wherever they are: certification orders them.
+* ``turn`` has one row. A sidecar that takes its member out of service writes it, so of two that do
+  at the same time one loses, wherever they are: certification orders them.
 * ``schedule`` says what is to be done, again and again.
 * ``run`` is one time that it is done, or something that was asked for once.
 * ``part`` is what becomes of one member in a run.
@@ -145,7 +145,7 @@ class MemberPart(msgspec.Struct, frozen=True):
 
     @property
     def wanted(self) -> WantedWork:
-        """What is to be done."""
+        """The work that is to be done."""
         return msgspec.json.decode(self.work, type=WantedWork)
 
 
@@ -162,7 +162,7 @@ class KeptSchedule(msgspec.Struct, frozen=True):
 
     @property
     def wanted(self) -> WantedWork:
-        """What is to be done."""
+        """The work that is to be done."""
         return msgspec.json.decode(self.work, type=WantedWork)
 
 

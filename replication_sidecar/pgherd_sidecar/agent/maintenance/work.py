@@ -2,7 +2,7 @@
 
 A statement that writes a table anew locks it, and so it holds up whatever the order brings for that
 table, and all that follows. That is why a member is drained first: it says that it takes no
-writes, its sessions end, and nobody waits for it. What it executes then is not ended for the sake
+writes, its sessions end, and nobody waits for it. Its statements are not ended then for the sake
 of the applier (``commit.victims``), which goes on when it has ended. A member that is not drained
 serves on: there its statements give way to what is certain to commit, as everybody's do.
 

@@ -1,4 +1,4 @@
-"""Who belongs to the herd, as this member knows it: identity, notes, roster, and links to peers.
+"""The members of the herd, as this member knows them: identity, notes, roster, and links to peers.
 
 In come the views that the log names, and connections; out go messages of peers that have proved
 who they are. The room promises that a directory belongs to one member of one cluster, that nobody

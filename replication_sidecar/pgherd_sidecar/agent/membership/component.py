@@ -13,7 +13,7 @@ _log = structlog.get_logger()
 
 
 class ComponentWatch:
-    """What is known of a member's component.
+    """The component of a member, as far as it is known.
 
     Attributes:
         primary: by the last judgement.

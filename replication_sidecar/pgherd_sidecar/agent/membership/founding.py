@@ -1,11 +1,11 @@
-"""Who founds a herd, and who must not: the guards against founding it a second time (C18).
+"""The guards against founding a herd a second time: who may found it, and who must not (C18).
 
 A founder's log begins with the members that its configuration names, on disks that nobody knows
 yet. One whose disk has come back empty would do the same again, beside those that hold its data.
 
 * A founder whose log has promised nothing takes no part in elections before it is linked to all of
-  the founders, or was fed by a proposer that was elected without it. Whoever still has its disk
-  refuses one that has lost its own: so emptied founders found again only if all of them are
+  the founders, or was fed by a proposer that was elected without it. A founder that still has its
+  disk refuses one that has lost its own: so emptied founders found again only if all of them are
   emptied.
 * A member tells each other one on which disk it knows it (``Hello.yours``). A founder that hears of
   another disk than its own, and whose log is empty or names nobody else, retires for good: it

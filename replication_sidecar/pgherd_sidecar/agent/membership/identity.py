@@ -1,4 +1,4 @@
-"""Who this member is: what the sidecar keeps in ``data_dir`` besides the log.
+"""The identity of this member: what the sidecar keeps in ``data_dir`` besides the log.
 
 A directory holds::
 
@@ -6,8 +6,8 @@ A directory holds::
     settings        the settings that never change: verdicts and sequences depend on them
     lock            locked while a sidecar runs on the directory
 
-A member that has parted from its cluster is of another one than its configuration says, which goes
-on as it is: ``configured`` in the file is what the configuration has to say then.
+A member that has split off from its cluster is of another one than its configuration says, which
+goes on as it is: ``configured`` in the file is what the configuration has to say then.
 
 The disk's UUID is made with the directory: an empty disk under an old name is a new identity, and
 must not vote as the old one (C18). The incarnation counts the starts of the PostgreSQL server as
@@ -99,7 +99,7 @@ class StoredIdentity:
         """The cluster that this one was split off from for good, None if it was founded."""
         return self._record.split_from or None
 
-    def has_parted(self, config: NodeConfig) -> bool:
+    def has_split(self, config: NodeConfig) -> bool:
         """Tell whether this member is of a cluster that the configuration does not know of."""
         return self._record.configured == str(config.cluster_id) != self.cluster_id
 

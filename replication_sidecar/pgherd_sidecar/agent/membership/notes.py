@@ -1,4 +1,4 @@
-"""What a member must not forget about its standing: short texts, a file each in ``data_dir``.
+"""Notes that a member must not lose about its standing: short texts, a file each in ``data_dir``.
 
 All of it survives a restart.
 """

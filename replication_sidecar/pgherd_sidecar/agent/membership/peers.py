@@ -38,7 +38,7 @@ _log = structlog.get_logger()
 _ASK_S = 0.5
 """A member that is not in the membership as it should be asks so often, and whoever comes up."""
 _FAREWELL_S = 3.0
-"""Who has left can still hear of it for so long."""
+"""A member that has left can still hear of it for so long."""
 
 
 class Peers:
@@ -52,7 +52,7 @@ class Peers:
         on_up: see ``Links``.
         ask: asks for this member's entry in the membership.
         on_retired: called when this member turns out to have founded a second time.
-        parting: the cluster that this member has consented to become one of.
+        successor: the cluster that this member has consented to become one of.
 
     Raises:
         TlsError: this member's certificate can't be used.
@@ -71,10 +71,10 @@ class Peers:
         on_ended: Callable[[str], None],
         ask: Callable[[Member], None],
         on_retired: Callable[[], None],
-        parting: str = "",
+        successor: str = "",
     ) -> None:
         self._config = config
-        self._parting = parting
+        self._successor = successor
         self._disk = disk
         self._member = member
         self._wish = ask
@@ -206,7 +206,7 @@ class Peers:
         """See ``Links``."""
         self._links.block(names, unsent)
 
-    def heard(self) -> frozenset[str]:
+    def members_heard(self) -> frozenset[str]:
         """Return the members that are there at present, as far as this one can tell, itself too."""
         now, names = asyncio.get_running_loop().time(), set[str]()
         for name in self.linked:
@@ -282,7 +282,7 @@ class Peers:
             config.sequence_slots,
             self._member.membership.position,
             roster.names(self._member.membership, config.name, self._disk),
-            parting=self._parting,
+            successor=self._successor,
         )
 
     def _note_departure(self, membership: Membership) -> None:

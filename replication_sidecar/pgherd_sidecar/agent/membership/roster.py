@@ -1,8 +1,8 @@
-"""What the log's memberships mean to the sidecar: who is where, and what this member asks for.
+"""The log's memberships, as the sidecar reads them: who is where, and what this member asks for.
 
 To the log a member is a name, a disk and a vote, and an opaque ``info``. Here is what is in it: a
-``Contact``. Who is a member is decided by the log alone; the configuration founds a herd, and tells
-whom to ask at first.
+``Contact``. The log alone decides who is a member; the configuration founds a herd, and tells whom
+to ask at first.
 
 Pure functions of memberships and configurations.
 """
@@ -24,7 +24,7 @@ _IN_KUBERNETES: Final = re.compile(r"([^.]+)\.([^.]+\.[^.]+\.svc)")
 
 
 class Contact(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a member's ``info`` says.
+    """The content of a member's ``info``.
 
     Attributes:
         number: of the member; interleaves sequences, and names it in entries.

@@ -18,7 +18,7 @@ from pgherd_sidecar.agent.base.errors import UnfitError
 from pgherd_sidecar.agent.recovery.partners import conninfo
 from pgherd_sidecar.agent.server.advertising import READ_ONLY_LINE
 from pgherd_sidecar.env.processes.pacing import Pace
-from pgherd_sidecar.env.processes.programs import ProgramError, bytes_of, end_leftovers, run
+from pgherd_sidecar.env.processes.programs import ProgramError, bytes_of, end_leftovers, run_program
 from pgherd_sidecar.env.storage import durable
 
 _FINGERPRINT = re.compile(r'key_fingerprint = "(\w+)"')
@@ -65,7 +65,7 @@ async def copy(
             on_progress(*told)
 
     limit = [f"--max-rate={rate >> 10}"] if isinstance(rate, int) else []
-    await run(
+    await run_program(
         recovery.postgres_bin / "pg_basebackup", f"--pgdata={target}", *limit,
         f"--dbname={conninfo(config, recovery, partner)}", "--no-password", "--progress",
         "--wal-method=stream", "--no-manifest", f"--checkpoint={recovery.checkpoint}",
@@ -124,7 +124,7 @@ async def make_own(
         "SET default_transaction_read_only = off\n"  # whatever the files or the database say
         "SELECT pgherd.key_fingerprint()\nSELECT pgherd.become_member({}, {}, {})\nDO {}\n"
     ).format(config.number, config.name, needed_gid, own_sequences)
-    await run(
+    await run_program(
         recovery.postgres_bin / "postgres", "--single", "-D", str(target),
         "-c", "exit_on_error=on", "-c", "logging_collector=off", "-c", "log_destination=stderr",
         config.postgres.database,
@@ -161,7 +161,7 @@ def replaced(target: Path) -> Path:
 
 
 def copies(target: Path) -> list[Path]:
-    """What attempts to copy have left, or are writing."""
+    """The directory that attempts to copy have left, or are writing."""
     return list(target.parent.glob(f"{target.name}.copy-*"))
 
 

@@ -1,4 +1,4 @@
-"""What a server that is made anew is filled with: a dump of a partner, or a snapshot.
+"""The source that a server that is made anew is filled from: a dump of a partner, or a snapshot.
 
 A small file beside the copy to be, written when all that it tells of is whole. It survives the
 death of the sidecar, so that loading can be begun again without a second dump.
@@ -69,7 +69,7 @@ def directory_of(copy: Path) -> Path:
     return copy.with_name(f"{copy.name}.source")
 
 
-def prepare(directory: Path) -> None:
+def prepare_directory(directory: Path) -> None:
     """Make the directory; what will be in it is nobody else's business.
 
     Raises:
@@ -78,7 +78,7 @@ def prepare(directory: Path) -> None:
     directory.mkdir(mode=0o700)
 
 
-def load(directory: Path) -> Carried:
+def load_carried(directory: Path) -> Carried:
     """Read the file.
 
     Raises:

@@ -17,9 +17,9 @@ import psycopg
 from psycopg import sql
 
 from pgherd_sidecar.agent.base.config import NodeConfig, PartnerServer, RecoverySettings
-from pgherd_sidecar.agent.recovery.carried import ROLES, ROWS, Carried, prepare
+from pgherd_sidecar.agent.recovery.carried import ROLES, ROWS, Carried, prepare_directory
 from pgherd_sidecar.agent.recovery.partners import conninfo
-from pgherd_sidecar.env.processes.programs import ProgramError, run
+from pgherd_sidecar.env.processes.programs import ProgramError, run_program
 
 _TABLE = re.compile(r"(?:dumping contents of|processing data for) table \"(.+)\"$")
 _NO_LIMITS = """
@@ -49,7 +49,7 @@ async def dump(
         ProgramError: it failed, does not fit on the disk, or something was changed meanwhile.
         OSError: the disk failed.
     """
-    prepare(target)
+    prepare_directory(target)
     where = conninfo(config, recovery, partner)
     try:
         async with _standing_still(where) as (holder, sizes):
@@ -57,7 +57,7 @@ async def dump(
             if needed > free:
                 raise ProgramError(f"disk full: {needed >> 20} MB of rows, {free >> 20} free")
             carried, snapshot = await _described(holder, target, sizes)
-            await run(
+            await run_program(
                 recovery.postgres_bin / "pg_dump", "--format=directory", f"--jobs={recovery.jobs}",
                 f"--file={target / ROWS}", f"--snapshot={snapshot}", "--compress=1", "--verbose",
                 "--exclude-schema=pgherd", "--exclude-schema=pgherd_gen", "--no-password",
@@ -66,7 +66,7 @@ async def dump(
                 f"--dbname={where}",
                 on_line=counting(sizes, on_progress),
             )  # fmt: skip
-            await run(
+            await run_program(
                 recovery.postgres_bin / "pg_dumpall", "--roles-only", "--no-password",
                 f"--file={target / ROLES}", f"--dbname={where}",
                 f"--database={config.postgres.database}",
@@ -131,7 +131,7 @@ async def _tables(
 async def _described(
     holder: psycopg.AsyncConnection[Any], target: Path, sizes: dict[str, int]
 ) -> tuple[Carried, str]:
-    """What goes with the dump, and the name of the snapshot."""
+    """Return what goes with the dump, and the name of the snapshot."""
     rows = await holder.execute(
         "SELECT pgherd.carried(), pg_export_snapshot(), getdatabaseencoding(), datcollate, datctype"
         " FROM pg_database WHERE datname = current_database()"

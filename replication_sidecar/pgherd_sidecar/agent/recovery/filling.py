@@ -29,8 +29,8 @@ from pgherd_sidecar.env.processes.programs import (
     bytes_of,
     environment_of_modules,
     module,
-    run,
-    start,
+    run_program,
+    start_program,
 )
 from pgherd_sidecar.pg import apply_role, archives
 
@@ -70,7 +70,7 @@ async def fill(
         OSError: the disk failed.
     """
     source = carrying.directory_of(target)
-    carried = carrying.load(source)
+    carried = carrying.load_carried(source)
     await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)
     await _initialise(config, recovery, carried, target)
     try:
@@ -79,7 +79,7 @@ async def fill(
             await _take_over(inside, carried)
     except psycopg.Error as error:
         raise ProgramError(f"the new server: {error}") from error
-    await run(recovery.postgres_bin / "initdb", "--sync-only", f"--pgdata={target}")
+    await run_program(recovery.postgres_bin / "initdb", "--sync-only", f"--pgdata={target}")
 
 
 async def fetch_head(location: str, endpoint: str | None, directory: Path) -> None:
@@ -136,7 +136,7 @@ async def check_snapshot(directory: Path) -> None:
 async def _initialise(
     config: NodeConfig, recovery: RecoverySettings, carried: Carried, target: Path
 ) -> None:
-    await run(
+    await run_program(
         recovery.postgres_bin / "initdb", f"--pgdata={target}",
         f"--username={config.postgres.user}", f"--encoding={carried.encoding}",
         f"--lc-collate={carried.collate}", f"--lc-ctype={carried.ctype}",
@@ -171,7 +171,7 @@ async def _alone(
     words = [f"--{name}={value}" for name, value in settings.items()]
     log = source / "server.log"
     with log.open("wb") as output:
-        server = start(
+        server = start_program(
             recovery.postgres_bin / "postgres", "-D", str(target), *words,
             output=output, dies_by=signal.SIGQUIT,
         )  # fmt: skip
@@ -212,14 +212,14 @@ async def _load(
     """Roles, the database itself, then what is in it."""
     programs = recovery.postgres_bin
     roles = await asyncio.to_thread(Path(carried.roles).read_text)
-    await run(
+    await run_program(
         programs / "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--file=-",
         f"--dbname={_where(inside, 'postgres')}",
         stdin=archives.without_role(roles, inside.postgres.user).encode(),
     )  # fmt: skip
     outer, inner = archives.divided(await _contents(programs, carried.archive))
     (source / "outer.list").write_text(outer)
-    await run(
+    await run_program(
         programs / "pg_restore", *_RESTORE, "--create", f"--use-list={source / 'outer.list'}",
         f"--dbname={_where(inside, 'postgres')}", carried.archive,
     )  # fmt: skip
@@ -257,7 +257,7 @@ async def _load_dump(
         ("rows", apply_role.APPLY_ROLE, "data"),
         ("rest", superuser, "data", "post-data"),
     ):
-        await run(
+        await run_program(
             recovery.postgres_bin / "pg_restore", *_RESTORE, f"--jobs={recovery.jobs}", "--verbose",
             *(f"--section={section}" for section in sections),
             f"--use-list={source / f'{what}.list'}", f"--dbname={_where(inside, database, user)}",
@@ -268,7 +268,7 @@ async def _load_dump(
 
 async def _contents(programs: Path, archive: str) -> str:
     lines: list[str] = []
-    await run(programs / "pg_restore", "--list", "--create", archive, on_line=lines.append)
+    await run_program(programs / "pg_restore", "--list", "--create", archive, on_line=lines.append)
     return "\n".join(lines)
 
 
@@ -284,7 +284,9 @@ def _told(on_progress: Callable[[int, int], None]) -> Callable[[str], None]:
 
 async def _run_job(*arguments: str, on_line: Callable[[str], None] = lambda line: None) -> None:
     """Run what reads snapshots: a program of its own, which can be ended."""
-    await run(*module(_JOB), *arguments, on_line=on_line, environment=environment_of_modules())
+    await run_program(
+        *module(_JOB), *arguments, on_line=on_line, environment=environment_of_modules()
+    )
 
 
 async def _take_over(inside: NodeConfig, carried: Carried) -> None:

@@ -1,4 +1,4 @@
-"""What a rebuild does to the world, as one interface: partners, directories, server, log.
+"""The acts of a rebuild on the world, as one interface: partners, directories, server, log.
 
 ``rebuild`` decides what is done in which order and remembers it; here is what it can do. Each act
 may be repeated after it was interrupted at any point.
@@ -57,7 +57,7 @@ class Means(Protocol):
         """
 
     async def offers(self) -> list[Offer]:
-        """Who can be copied."""
+        """Return the partners that can be copied."""
 
     async def state(self, partner: PartnerServer, wanted: int) -> CertificationState | None:
         """A partner's checkpoint, see ``Partners.state``."""

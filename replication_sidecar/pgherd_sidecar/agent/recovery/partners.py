@@ -81,7 +81,7 @@ def _proofs(config: NodeConfig, server: PartnerServer) -> dict[str, str]:
     }
 
 
-def choose(offers: list[Offer], wanted: str | None, major: int = 0) -> Offer:
+def choose_partner(offers: list[Offer], wanted: str | None, major: int = 0) -> Offer:
     """The partner that is named or, by default, has least to do and is least behind.
 
     Args:

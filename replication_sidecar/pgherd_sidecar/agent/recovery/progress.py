@@ -1,4 +1,4 @@
-"""What a rebuild has done so far: a small file on the disk of the joiner, replaced as a whole.
+"""The progress of a rebuild: a small file on the disk of the joiner, replaced as a whole.
 
 The phases, each of which may be begun again from its start after a crash::
 
@@ -74,7 +74,7 @@ class RebuildProgress:
         durable.replace(directory, _FILE, (json.dumps(asdict(self), indent=2) + "\n").encode())
 
 
-def load(directory: Path) -> RebuildProgress:
+def load_progress(directory: Path) -> RebuildProgress:
     """Read the file; one that is not there or damaged means that nothing was going on.
 
     It is replaced atomically, so damage is the disk's; a rebuild that is forgotten is begun anew

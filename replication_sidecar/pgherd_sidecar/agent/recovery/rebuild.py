@@ -27,8 +27,8 @@ from pgherd_sidecar.agent.base.errors import UnfitError
 from pgherd_sidecar.agent.checkpoint import certstate
 from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
 from pgherd_sidecar.agent.recovery.means import Means
-from pgherd_sidecar.agent.recovery.partners import NoPartnerError, choose
-from pgherd_sidecar.agent.recovery.progress import Phase, RebuildProgress, load
+from pgherd_sidecar.agent.recovery.partners import NoPartnerError, choose_partner
+from pgherd_sidecar.agent.recovery.progress import Phase, RebuildProgress, load_progress
 from pgherd_sidecar.agent.server import postmaster as server
 from pgherd_sidecar.core.consensus import LogBase
 from pgherd_sidecar.env.processes.programs import ProgramError
@@ -61,7 +61,7 @@ class Rebuild:
         self._config = config
         self._recovery = recovery
         self._means = means
-        self._progress = load(config.data_dir)
+        self._progress = load_progress(config.data_dir)
         self._trouble: str | None = None
         self._wanted = 0  #: a checkpoint made before this position is too old to begin a log with
         self._bytes: tuple[int, int] | None = None
@@ -141,7 +141,7 @@ class Rebuild:
         return not server.has_database(self._recovery)
 
     def status(self) -> dict[str, StatusValue]:
-        """What people want to see of it."""
+        """Return what people want to see of it."""
         progress = self._progress
         done, total = self._bytes or (None, None)
         return {
@@ -160,7 +160,7 @@ class Rebuild:
         Raises:
             NoPartnerError: there is nobody to copy, or not the one that is named.
         """
-        choose(await self._means.offers(), wanted)
+        choose_partner(await self._means.offers(), wanted)
 
     def request(self, wanted: str | None, rate_bytes_s: int | None) -> None:
         """Begin because an administrator says so; the old database counts for nothing any more.
@@ -232,10 +232,10 @@ class Rebuild:
                 if phase is Phase.STARTING:
                     return True
 
-    async def escort(self, caught_up: asyncio.Event) -> None:
+    async def escort_session(self, caught_up: asyncio.Event) -> None:
         """Accompany a session: on a fresh copy the rebuild ends when it has caught up.
 
-        The node takes writes from then on. What the rebuild has left is removed after that, which
+        The node takes writes from then on. The remains of the rebuild are removed after that, which
         may take long; if it was interrupted, beside a later session.
         """
         if self.under_way:
@@ -261,7 +261,7 @@ class Rebuild:
         logical = recovery.method == "dump"
         from_snapshot = means.joins and recovery.snapshot is not None
         major = 0 if logical or from_snapshot else await means.major()
-        offer = choose(await means.offers(), progress.wanted, major)
+        offer = choose_partner(await means.offers(), progress.wanted, major)
         partner = offer.server
         name = f"{recovery.data_directory.name}.copy-{token_hex(4)}"
         fingerprint = await means.fingerprint(partner)
@@ -412,7 +412,7 @@ class Rebuild:
 
     @contextlib.asynccontextmanager
     async def _anew_if_it_fails(self) -> AsyncIterator[None]:
-        """What can't be made of this copy is tried with another."""
+        """Begin with another copy if the server can't be made of this one."""
         try:
             yield
         except (ProgramError, OSError):

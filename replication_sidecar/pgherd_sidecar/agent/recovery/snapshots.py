@@ -16,7 +16,7 @@ from pgherd_sidecar.agent.base.config import RecoverySettings
 from pgherd_sidecar.agent.base.errors import UnfitError
 from pgherd_sidecar.agent.checkpoint import certstate
 from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
-from pgherd_sidecar.agent.recovery.carried import Carried, prepare
+from pgherd_sidecar.agent.recovery.carried import Carried, prepare_directory
 from pgherd_sidecar.agent.recovery.filling import check_snapshot, fetch_head, fetch_parts
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Partners
 from pgherd_sidecar.core.replication.checkpoint import CheckpointError
@@ -55,7 +55,7 @@ async def open_snapshot(
     location, endpoint = str(recovery.snapshot), recovery.snapshot_endpoint
     remote = location.startswith(_REMOTE)
     directory = source / _FETCHED if remote else Path(location)
-    prepare(source)
+    prepare_directory(source)
     if remote:
         await fetch_head(location, endpoint, directory)
     carried, state = await asyncio.to_thread(_read, directory, location)

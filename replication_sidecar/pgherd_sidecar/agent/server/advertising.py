@@ -15,7 +15,7 @@ The setting is made by ``ALTER SYSTEM``, and the server reads its files anew:
 
 It concerns the whole server: sessions of its other databases begin read-only, too.
 
-What it has told is in ``postgresql.auto.conf``.
+``postgresql.auto.conf`` keeps what it has told.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ import structlog
 log = structlog.get_logger()
 
 READ_ONLY_LINE: Final = "default_transaction_read_only = 'on'\n"
-"""What a server that nobody runs yet gets at the end of its ``postgresql.auto.conf``."""
+"""The lines that a server that nobody runs yet gets at the end of its ``postgresql.auto.conf``."""
 _READ_ONLY: Final = "ALTER SYSTEM SET default_transaction_read_only = on"
 _WRITES: Final = "ALTER SYSTEM RESET default_transaction_read_only"
 

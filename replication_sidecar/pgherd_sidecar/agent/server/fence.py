@@ -46,7 +46,7 @@ class Fence:
         self._advertised: bool | None = None  # None: the server may say anything
         self._pause_s, self._due_s = _AGAIN_S[0], 0.0
 
-    async def open(self) -> None:
+    async def let_writes_pass(self) -> None:
         """Let writes pass for the first time.
 
         Raises:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pgherd_sidecar.agent.base.config import NodeConfig, RecoverySettings
 from pgherd_sidecar.env.processes.detached import ProcessId, postmaster
-from pgherd_sidecar.env.processes.programs import run
+from pgherd_sidecar.env.processes.programs import run_program
 
 _STOP_S = ((signal.SIGQUIT, 20.0), (signal.SIGKILL, 10.0))
 """PostgreSQL's immediate shutdown, and what always ends it; seconds for each."""
@@ -29,7 +29,7 @@ async def major(recovery: RecoverySettings) -> int:
         ProgramError: they can't be run.
     """
     lines: list[str] = []
-    await run(recovery.postgres_bin / "postgres", "--version", on_line=lines.append)
+    await run_program(recovery.postgres_bin / "postgres", "--version", on_line=lines.append)
     found = _VERSION.search(" ".join(lines))
     return int(found[1]) if found is not None else 0
 
@@ -59,7 +59,7 @@ async def start(config: NodeConfig, recovery: RecoverySettings) -> None:
         ProgramError: it does not start.
     """
     if recovery.runs_server and running(config, recovery) is None:
-        await run(
+        await run_program(
             recovery.postgres_bin / "pg_ctl", "start", "--wait", f"--timeout={_START_S}",
             "--silent", f"--pgdata={recovery.data_directory}", f"--log={recovery.server_log}",
         )  # fmt: skip

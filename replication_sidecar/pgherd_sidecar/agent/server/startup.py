@@ -36,7 +36,7 @@ ADMINISTRATION = (
     " SET idle_in_transaction_session_timeout = 0; SET client_min_messages = warning;"
     f" {trusted.AFTERWARDS}"
 )
-"""What administrative sessions begin with."""
+"""The statements that administrative sessions begin with."""
 
 _REFUSE_WRITES = """
 DO $$ BEGIN
@@ -51,7 +51,7 @@ SELECT s.pid, s.usename, s.state, pg_terminate_backend(s.pid)
   FROM pg_locks l, unnest(pg_blocking_pids(l.pid)) AS b(pid) JOIN pg_stat_activity s USING (pid)
  WHERE l.pid = $1 AND l.waitstart < clock_timestamp() - interval '2 s'
 """
-"""Who holds a lock for so long is in no short transaction."""
+"""A session that holds a lock for so long is in no short transaction."""
 
 _WAIT_S = 0.05
 _BLOCKED_LOOK_S = 0.5
@@ -74,7 +74,7 @@ class _Idle(psycopg.AsyncConnection[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a new incarnation knows of its server.
+    """The server, as a new incarnation knows it.
 
     Attributes:
         chain_end: everything up to this GID is applied.

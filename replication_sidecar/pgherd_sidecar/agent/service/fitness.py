@@ -30,7 +30,7 @@ _FATAL = (*OF_THE_MEMBER, TlsError)
 
 
 class Fitness:
-    """What is known of the own database beside what the log says.
+    """The knowledge about the own database beside what the log says.
 
     Args:
         config: this member's.
@@ -116,7 +116,7 @@ class Fitness:
         self.halted = self.diverged = None
 
     def restored(self) -> None:
-        """Whatever stopped this node before does not any more."""
+        """Forget whatever stopped this node before."""
         self.attempts.forget()
         self.incidents.end()
 

@@ -98,7 +98,7 @@ class Replica:
         if current is None and self._standing.databases is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
-                    await self._standing.follow()
+                    await self._standing.follow_log()
         refusal = current.backend.out_of_service() if current else self._why_stopped()
         failed = self._fitness.attempts.reason(_settled(current))
         if failed is not None and self._fitness.halted is None:
@@ -168,7 +168,7 @@ class Replica:
     async def skip(self, gid: int, *, act: bool) -> Mapping[str, StatusValue]:
         """See AdminBackend."""
         current = self._sessions.current
-        if current is None and not await self._standing.follow():
+        if current is None and not await self._standing.follow_log():
             raise Unavailable(f"node {self._config.name} does not know what the log says now")
         known, names = self._sessions.databases, holding.names_of(self._host.membership)
         assert known is not None
@@ -205,7 +205,7 @@ class Replica:
         """See AdminBackend."""
         session = self._ready()
         self.markers.require_room()
-        return await session.marker_orders.order(names)
+        return await session.marker_orders.order_marker(names)
 
     def _ready(self) -> ReplicaSession:
         current = self._sessions.current

@@ -39,7 +39,7 @@ from pgherd_sidecar.agent.session.session import ReplicaSession
 from pgherd_sidecar.agent.snapshots.markers import Markers
 from pgherd_sidecar.agent.standing.standing import Standing, Way
 from pgherd_sidecar.core.replication.databases import Databases
-from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.failures import Trouble, judge_error
 
 log = structlog.get_logger()
 
@@ -91,7 +91,7 @@ class Sessions(LogListener):
 
     @property
     def databases(self) -> Databases | None:
-        """What is known of the herd's databases, by the session or without one."""
+        """The herd's databases as they are known, by the session or without one."""
         current = self.current
         return self._standing.databases if current is None else current.state.databases
 
@@ -175,10 +175,10 @@ class Sessions(LogListener):
             self.current = current
             async with asyncio.TaskGroup() as group:
                 group.create_task(current.run())
-                group.create_task(self._standing.speak(current.caught_up))
+                group.create_task(self._standing.announce_rebuild(current.caught_up))
                 group.create_task(self._end_incident(current.caught_up))
                 if self._fitness.rebuild is not None:
-                    group.create_task(self._fitness.rebuild.escort(current.caught_up))
+                    group.create_task(self._fitness.rebuild.escort_session(current.caught_up))
 
     async def _choose(self, error: DivergedError) -> None:
         """Say in the log that this database has diverged, and see how it goes on with it."""
@@ -234,7 +234,7 @@ class Sessions(LogListener):
                 await advertise(connection, writes=False)
 
     async def _without_index(self, error: BaseException | None) -> BaseException | None:
-        """What ended the session, or that the entry is to be tried again without an index.
+        """Return what ended the session, or that the entry is to be tried again without an index.
 
         The entry's origin may have written a row that has no place in an index before it had the
         index, or after it had dropped it. Such an index gives way.
@@ -254,7 +254,7 @@ class Sessions(LogListener):
                 row = await rows.fetchone()
                 assert row is not None
         except psycopg.Error as obstacle:
-            trouble = judge(obstacle).trouble
+            trouble = judge_error(obstacle).trouble
             if trouble is Trouble.REFUSED:
                 return error
         else:

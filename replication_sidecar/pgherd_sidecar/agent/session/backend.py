@@ -1,4 +1,4 @@
-"""What the hook asks of a session of the replica, beyond the commit path."""
+"""The session of the replica, as far as the hook asks it beyond the commit path."""
 
 from array import array
 from collections.abc import Callable, Hashable
@@ -10,6 +10,7 @@ from pgherd_sidecar.agent.hook.showing import Showing
 from pgherd_sidecar.agent.hook.voting import Veto, Voting
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.session.barriers import Barriers
+from pgherd_sidecar.agent.session.longcommands import LongCommands
 from pgherd_sidecar.agent.standing.holding import why_held
 from pgherd_sidecar.agent.standing.views import PATIENCE_S, no_majority
 from pgherd_sidecar.core.replication.state import ReplicatedState
@@ -28,8 +29,7 @@ class SessionBackend:
     Attributes:
         ready: the session has caught up and is open for writes.
         drained: why this member is out of service, which has to do with the member only; None if
-            it is not. What is under way may end: the hook does not ask.
-        announcing: does what `announce_drop` says.
+            it is not. Transactions under way may end: the hook does not ask.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, all by name
@@ -42,12 +42,13 @@ class SessionBackend:
         voting: Voting,
         showing: Showing,
         barriers: Barriers,
+        long: LongCommands,
         away: set[str],
     ) -> None:
         self.ready = False
         self.drained: str | None = None
         self.away = away
-        self.announcing: Callable[[str, Callable[[str, str], None]], None] | None = None
+        self._long = long
         self._host = host
         self._state = state
         self._visibility = visibility
@@ -82,9 +83,9 @@ class SessionBackend:
         """See HookBackend."""
         self._visibility.when_visible(gid, wake)
 
-    def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
+    def begin_command(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
         """See HookBackend."""
-        self._precedence.ask(xid, keys, answer)
+        self._precedence.begin_command(xid, keys, answer)
 
     def when_free(self, xid: int, keys: "array[int]", go: Callable[[], None]) -> None:
         """See HookBackend."""
@@ -94,14 +95,11 @@ class SessionBackend:
         self, keys: "array[int]", needs: list[Need], answer: Callable[[Veto | None], None]
     ) -> None:
         """See HookBackend."""
-        self._voting.begin(keys, needs, answer)
+        self._voting.begin_vote(keys, needs, answer)
 
     def announce_drop(self, what: str, answer: Callable[[str, str], None]) -> None:
         """See HookBackend."""
-        if self.announcing is None:
-            answer("40001", "the sidecar has just begun")
-        else:
-            self.announcing(what, answer)
+        self._long.announce_drop(what, answer)
 
     def command_lost(self, keys: "array[int]") -> None:
         """See HookBackend."""
@@ -111,17 +109,17 @@ class SessionBackend:
         self, who: Hashable, wait_s: float, answer: Callable[[bytes], None], *, begins: bool
     ) -> None:
         """See HookBackend."""
-        take = self._barriers.begin if begins else self._barriers.go_on
+        take = self._barriers.take_reader if begins else self._barriers.go_on
         take(who, wait_s, answer)
 
     def when_shown(self, gid: int, rest_s: float, answer: Callable[[bytes], None]) -> None:
         """See HookBackend."""
         self._showing.begin(gid, rest_s, answer)
 
-    def left(self, who: Hashable) -> None:
+    def drop_waiter(self, who: Hashable) -> None:
         """See HookBackend."""
-        self._barriers.drop(who)
+        self._barriers.drop_reader(who)
 
-    def gone(self, pid: int) -> None:
+    def end_session(self, pid: int) -> None:
         """See HookBackend."""
         self._visibility.end_session(pid)

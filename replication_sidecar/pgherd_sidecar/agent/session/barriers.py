@@ -20,7 +20,7 @@ _ABANDONED_S: Final = 5.0
 
 
 class Log(Protocol):
-    """What is asked of the log."""
+    """The log, as far as it is asked here."""
 
     def ask_barrier(self) -> int:
         """See ``LogHost``."""
@@ -80,9 +80,9 @@ class Barriers:
         self._readers: dict[Hashable, Reader] = {}
         self._loop = asyncio.get_running_loop()
 
-    def begin(self, who: Hashable, wait_s: float, answer: Callable[[bytes], None]) -> None:
+    def take_reader(self, who: Hashable, wait_s: float, answer: Callable[[bytes], None]) -> None:
         """Take a reader; what he waited for before, if he did, concerns him no more."""
-        self.drop(who)
+        self.drop_reader(who)
         reader = self._readers[who] = Reader(self._log.ask_barrier(), self._reign)
         self._wait(who, reader, wait_s, answer)
 
@@ -90,14 +90,14 @@ class Barriers:
         """Let a reader who was told "not yet" wait on; begin anew if he was forgotten."""
         reader = self._readers.get(who)
         if reader is None:
-            self.begin(who, wait_s, answer)
+            self.take_reader(who, wait_s, answer)
             return
         self._wait(who, reader, wait_s, answer)
         self._serve(who, reader)
         if who in self._readers:
             self._ask_again(reader)
 
-    def drop(self, who: Hashable) -> None:
+    def drop_reader(self, who: Hashable) -> None:
         """Forget a reader."""
         reader = self._readers.pop(who, None)
         if reader is not None and reader.timer is not None:
@@ -105,7 +105,7 @@ class Barriers:
         if reader is not None and not self._readers:
             self._log.drop_barriers()
 
-    def look(self) -> None:
+    def serve_readers(self) -> None:
         """Serve those who can be served: a round has ended, or more is delivered."""
         if self._readers:
             for who, reader in list(self._readers.items()):
@@ -121,7 +121,7 @@ class Barriers:
     def close(self) -> None:
         """Forget all readers: their connections are about to be closed."""
         for who in list(self._readers):
-            self.drop(who)
+            self.drop_reader(who)
 
     @property
     def _reign(self) -> tuple[int, str | None]:
@@ -137,7 +137,7 @@ class Barriers:
 
     def _not_yet(self, who: Hashable, reader: Reader) -> None:
         answer, reader.answer = reader.answer, None
-        reader.timer = self._loop.call_later(_ABANDONED_S, self.drop, who)
+        reader.timer = self._loop.call_later(_ABANDONED_S, self.drop_reader, who)
         if answer is not None:
             answer(b"WAIT")
 
@@ -146,7 +146,7 @@ class Barriers:
         ready = reader.position is not None and reader.position <= self._delivered()
         if ready and reader.answer is not None:
             answer = reader.answer
-            self.drop(who)
+            self.drop_reader(who)
             answer(b"GID %d" % self._newest())
 
     def _note_barrier(self, reader: Reader) -> None:

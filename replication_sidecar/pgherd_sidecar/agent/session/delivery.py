@@ -22,7 +22,7 @@ from pgherd_sidecar.agent.log.news import LogListener
 from pgherd_sidecar.agent.session.opening import Opening
 from pgherd_sidecar.agent.session.parts import Callers, WritingParts
 from pgherd_sidecar.agent.snapshots.orders import MarkerOrders
-from pgherd_sidecar.agent.snapshots.scrub import Scrub
+from pgherd_sidecar.agent.snapshots.scrub.scrub import Scrub
 from pgherd_sidecar.core.commit.deciding import LargeDecision
 from pgherd_sidecar.core.commit.path import CommitPath, Fate
 from pgherd_sidecar.core.replication.entries import (
@@ -127,7 +127,7 @@ class Delivery(LogListener):
 
     def barrier_reached(self) -> None:
         """See LogListener."""
-        self._callers.barriers.look()
+        self._callers.barriers.serve_readers()
 
     def deliver(self) -> None:
         """Take what the log has committed, and tell sessions and readers who have waited for it."""
@@ -137,7 +137,7 @@ class Delivery(LogListener):
             self._applier.wake()
         except Exception as error:  # noqa: BLE001 - a supervisor: the session ends with it
             self._fail(error)
-        self._callers.barriers.look()
+        self._callers.barriers.serve_readers()
 
     def _deliver_committed(self) -> None:
         """Take it in order, as far as the applier keeps up."""
@@ -247,7 +247,7 @@ class Delivery(LogListener):
                 f"transaction {writeset.xid} committed here without certification, and lost"
             )
         if fate is Fate.REMOTE and pieces_from:
-            self._large.decide(gid, writeset)
+            self._large.note_commit(gid, writeset)
         if writeset.flags & FLAG_DDL:
             self._callers.precedence.delivered()
             if fate is Fate.LOST:
@@ -278,16 +278,16 @@ class Delivery(LogListener):
         if piece.flags & PIECE_LAST:
             self._large.prune(self._state.is_open)
         elif taken and gid > self._chain_end:
-            self._large.came(gid, piece)
+            self._large.take_piece(gid, piece)
 
     def _deliver_marker(self, gid: int, marker: Marker) -> None:
-        if gid <= self._old or self._scrub.take(gid, marker):
+        if gid <= self._old or self._scrub.take_marker(gid, marker):
             return
         if self._callers.backend.ready:  # then whoever ordered it counts on us
-            self._marker_orders.take(gid, marker)
+            self._marker_orders.take_marker(gid, marker)
 
     def _deliver_skip(self, skip: Skip) -> None:
-        """Whoever has applied what is skipped needs a copy of one that has not.
+        """Check that this database has not applied what is skipped; else it needs another's copy.
 
         Raises:
             SkippedError: this database has.
@@ -297,5 +297,5 @@ class Delivery(LogListener):
 
     def _note(self, gid: int, decision: Decision, pieces_from: int = 0) -> None:
         committed = decision.kind is DecisionKind.COMMIT and gid not in self._skips
-        self._verdicts.note(gid, committed=committed, pieces_from=pieces_from or None)
+        self._verdicts.note_decision(gid, committed=committed, pieces_from=pieces_from or None)
         self.counts[decision.kind] += 1

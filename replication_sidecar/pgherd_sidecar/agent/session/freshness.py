@@ -10,15 +10,22 @@ detector takes, in which this is not counted yet.
 It is lost by a restart; then nothing is known until the member has caught up.
 """
 
+import asyncio
 from collections import deque
 from typing import Final
 
+from pgherd_sidecar.agent.base.beat import until_next_s
+from pgherd_sidecar.agent.log.host import LogHost
+from pgherd_sidecar.agent.session.backend import SessionBackend
+from pgherd_sidecar.core.commit.path import CommitPath
+
+_PACE_S: Final = 0.1
 _SAMPLES: Final = 600
 """Of more than that, two are made one: of the time of the first, up to the second."""
 
 
 class Freshness:
-    """What is known of the age of a member's data.
+    """The knowledge about the age of a member's data.
 
     Invariant: samples are of positions that were not visible when they were last looked at, in
     order.
@@ -28,7 +35,7 @@ class Freshness:
         self._samples: deque[tuple[float, int]] = deque()
         self._caught_up = False
 
-    def look(self, now_s: float, known: int, visible: int, *, caught_up: bool) -> None:
+    def take_sample(self, now_s: float, known: int, visible: int, *, caught_up: bool) -> None:
         """Take a sample.
 
         Args:
@@ -60,3 +67,33 @@ class Freshness:
             return None
         waits_s = now_s - self._samples[0][0] if self._samples else 0.0
         return max(waits_s, apart_s)
+
+
+class AgeWatch:
+    """Follows how old the data of this member are, while one session lasts.
+
+    Args:
+        host: the log, which knows how far the order is known.
+        path: the commit path, which knows what readers see.
+        backend: whether the session has caught up.
+    """
+
+    def __init__(self, host: LogHost, path: CommitPath, backend: SessionBackend) -> None:
+        self._host = host
+        self._path = path
+        self._backend = backend
+        self._freshness = Freshness()
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self) -> None:
+        """Take samples for ever."""
+        while True:
+            known, visible = self._host.commit_position, self._path.visible_gid
+            self._freshness.take_sample(
+                self._loop.time(), known, visible, caught_up=self._backend.ready
+            )
+            await asyncio.sleep(until_next_s(_PACE_S))
+
+    def age_s(self) -> float | None:
+        """How old the data may be at present, in seconds; None if that is not known."""
+        return self._freshness.age_s(self._loop.time(), self._host.secondary_s)

@@ -3,9 +3,9 @@
 ``sql/055_long_commands.sql`` has the rows that say what is under way, and how they are ordered. A
 member that is not the origin builds the index and reports it. The sidecar of the origin says who is
 waited for, and has all members undo the command when its client's session does not get to the end.
-If the origin is silent for long, the first of the other members does that. Whoever is silent for
-long, or drained for maintenance, is not waited for: a member that comes back builds what it lacks
-before it goes on.
+If the origin is silent for long, the first of the other members does that. A member that is silent
+for long, or drained for maintenance, is not waited for: a member that comes back builds what it
+lacks before it goes on.
 
 A drop (``sql/055_long_drops.sql``) goes the same way, with one step more: the others begin when
 PostgreSQL has done the first part at the origin. From then on it is finished, whatever becomes of
@@ -30,7 +30,7 @@ from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.server.startup import connect, conninfo
 from pgherd_sidecar.agent.standing.holding import names_of
 from pgherd_sidecar.core.replication.databases import Databases
-from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.failures import Trouble, judge_error
 
 log = structlog.get_logger()
 
@@ -41,7 +41,7 @@ _AGAIN_S: Final = 2.0
 """Between two attempts to build."""
 _LONGEST_S: Final = 10.0
 _SILENT_S: Final = 10.0
-"""Whoever was not heard of for so long counts as away."""
+"""A member that was not heard of for so long counts as away."""
 _CREATE: Final = "CREATE INDEX "
 _UNIQUE: Final = "CREATE UNIQUE INDEX "
 _ABANDON: Final = "UPDATE pgherd.long_commands SET abandoned = $1, state = $2 WHERE token = $3"
@@ -132,7 +132,7 @@ class LongCommands:
             await self._stop_building()
 
     def status(self) -> dict[str, Any]:
-        """What is under way, as of the last look."""
+        """Return what is under way, as of the last look."""
         names = names_of(self._host.membership)
         return {
             "long_commands": [
@@ -152,7 +152,7 @@ class LongCommands:
 
     def _listen(self) -> None:
         now = self._loop.time()
-        heard = self._host.peers.heard()
+        heard = self._host.peers.members_heard()
         for name in names_of(self._host.membership).values():
             if name in heard or name not in self._last_heard:
                 self._last_heard[name] = now
@@ -311,14 +311,14 @@ class LongCommands:
                     await connection.execute(f"{create}CONCURRENTLY {what}")
                     await self._ready(connection, one)
                 except psycopg.Error as error:
-                    found = judge(error)
+                    found = judge_error(error)
                     if found.trouble in _PASSING:
                         raise
                     log.warning("long.abandoned", index=one.index, error=found.cause)
                     state = _DUPLICATE if found.sqlstate == _DUPLICATE else None
                     await connection.execute(_ABANDON, (found.cause, state, one.token))
         except psycopg.Error as error:
-            log.info("long.interrupted", index=one.index, error=judge(error).cause)
+            log.info("long.interrupted", index=one.index, error=judge_error(error).cause)
             await asyncio.sleep(_AGAIN_S)
 
     async def _ready(self, connection: psycopg.AsyncConnection[Any], one: LongCommand) -> None:

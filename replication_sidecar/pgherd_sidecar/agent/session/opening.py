@@ -1,6 +1,6 @@
 """Opens what a session with the server begins with: connections, a known state, a new incarnation.
 
-What was opened is closed again when the session ends.
+All that was opened is closed again when the session ends.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _Connection = psycopg.AsyncConnection[Any]
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a session begins with.
+    """The things that a session begins with.
 
     Attributes:
         incarnation: of the server, new.
@@ -131,7 +131,7 @@ async def _skips(
     rows = await connection.execute("SELECT gid FROM pgherd.skipped")
     passed = frozenset([gid for (gid,) in await rows.fetchall()])
     standing.go_on_from(state)
-    await standing.follow()
+    await standing.follow_log()
     assert standing.databases is not None
     for gid in standing.databases.skipped:
         if gid <= chain_end and gid not in passed:
@@ -147,7 +147,7 @@ def _check_log(config: NodeConfig, host: LogHost, chain_end: int) -> None:
     Raises:
         IdentityError: it does.
     """
-    copied = progress.load(config.data_dir).phase is not progress.Phase.IDLE
+    copied = progress.load_progress(config.data_dir).phase is not progress.Phase.IDLE
     if chain_end > host.extent.last and not copied:
         raise IdentityError(
             f"the database ends at GID {chain_end}, the log of member {config.name} at "

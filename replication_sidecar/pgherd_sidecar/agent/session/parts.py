@@ -1,4 +1,4 @@
-"""What a session of the replica consists of, and how its parts are put together.
+"""The parts of a session of the replica, and how they are put together.
 
 Each part is made from parts that are there already, and holds none that comes later. So the order
 of construction is the order in which to read them:
@@ -7,11 +7,11 @@ of construction is the order in which to read them:
 2. the *callers*: the hook's socket, and what sessions of the server that call there wait for;
 3. the *writers*: what writes into the server, and frees the way for that.
 
-Parts that come later hear of earlier ones by calling them. What the log brings is handed to all of
-them by ``delivery``.
+Parts that come later hear of earlier ones by calling them. ``delivery`` hands to all of them what
+the log brings.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,6 +37,8 @@ from pgherd_sidecar.agent.maintenance.work import MemberService
 from pgherd_sidecar.agent.server import startup
 from pgherd_sidecar.agent.session.backend import SessionBackend
 from pgherd_sidecar.agent.session.barriers import Barriers
+from pgherd_sidecar.agent.session.freshness import AgeWatch
+from pgherd_sidecar.agent.session.longcommands import LongCommands
 from pgherd_sidecar.agent.session.opening import Opening
 from pgherd_sidecar.agent.session.upkeep import Upkeep
 from pgherd_sidecar.agent.standing.holding import names_of
@@ -56,6 +58,7 @@ class Callers:
         trial: what this member says when others ask it that.
         showing: whether the other members show a command.
         barriers: of readers that want to see all that was acknowledged.
+        long: this member's part of the long commands.
         backend: whether this node takes writes, and all of the above for the hook.
         hook: the socket.
     """
@@ -66,13 +69,20 @@ class Callers:
     trial: Trial
     showing: Showing
     barriers: Barriers
+    long: LongCommands
     backend: SessionBackend
     hook: HookServer
+
+    async def answer_poll(self, question: bytes) -> bytes:
+        """Answer what another member asks beside the log."""
+        if self.showing.is_asked(question):
+            return await self.showing.tell(question)
+        return await self.trial.answer(question)
 
 
 @dataclass(frozen=True, slots=True)
 class WritingParts:
-    """What writes into the server, in GID order.
+    """The parts that write into the server, in GID order.
 
     Attributes:
         ddl: executes transactions with DDL.
@@ -122,6 +132,7 @@ def make_callers(config: NodeConfig, host: LogHost, opening: Opening, path: Comm
     away: set[str] = set()
     voting = Voting(host.polls.ask, lambda: _others(config, host, away), trial.answer)
     showing = Showing(host.polls.ask, lambda: _asked(config, host, away), visibility.visible)
+    long = LongCommands(config, host, state.databases, away)
     backend = SessionBackend(
         host,
         state,
@@ -130,6 +141,7 @@ def make_callers(config: NodeConfig, host: LogHost, opening: Opening, path: Comm
         voting=voting,
         showing=showing,
         barriers=barriers,
+        long=long,
         away=away,
     )
     hook = HookServer(
@@ -140,7 +152,7 @@ def make_callers(config: NodeConfig, host: LogHost, opening: Opening, path: Comm
         backend=backend,
         limits=transaction_limits(config.limits),
     )
-    return Callers(visibility, precedence, voting, trial, showing, barriers, backend, hook)
+    return Callers(visibility, precedence, voting, trial, showing, barriers, long, backend, hook)
 
 
 def _others(config: NodeConfig, host: LogHost, away: Set[str]) -> dict[str, int]:
@@ -153,7 +165,7 @@ def _others(config: NodeConfig, host: LogHost, away: Set[str]) -> dict[str, int]
 
 def _asked(config: NodeConfig, host: LogHost, away: Set[str]) -> frozenset[str]:
     """Those of them that can be reached at present."""
-    return host.peers.heard() & _others(config, host, away).keys()
+    return host.peers.members_heard() & _others(config, host, away).keys()
 
 
 def make_writing(
@@ -193,7 +205,7 @@ def make_writing(
         batches=path.batches,
         rows=rows,
         writers=writers,
-        repair=settler.repair,
+        repair=settler.repair_transaction,
         perform=Tasks(admin, ddl=ddl, large=large, leaks=leaks, rows=rows).perform,
         on_token=callers.hook.carry_out,
     )
@@ -211,18 +223,12 @@ def make_keeper(
     config: NodeConfig,
     host: LogHost,
     opening: Opening,
+    path: CommitPath,
     callers: Callers,
     writing: WritingParts,
-    *,
-    visible: Callable[[], int],
-    age_s: Callable[[], float | None],
+    age: AgeWatch,
 ) -> Keeper:
-    """Make what does this member's part of maintenance.
-
-    Args:
-        visible: returns what readers see.
-        age_s: returns how old that may be, in seconds.
-    """
+    """Make what does this member's part of maintenance."""
     backend, watcher = callers.backend, writing.watcher
 
     def drain(reason: str | None) -> None:
@@ -244,7 +250,13 @@ def make_keeper(
             members=lambda: maintained(host),
             others_away=others_away,
         ),
-        MemberService(drain, spare, lambda: host.commit_position, visible, age_s),
+        MemberService(
+            drain,
+            spare,
+            known=lambda: host.commit_position,
+            visible=lambda: path.visible_gid,
+            age_s=age.age_s,
+        ),
     )
 
 
@@ -254,7 +266,7 @@ def herd_of(host: LogHost, databases: Databases) -> SeenHerd | None:
     if view is None:
         return None
     whole = {names[number] for number in databases.whole if number in names}
-    return SeenHerd(view, host.peers.heard(), whole)
+    return SeenHerd(view, host.peers.members_heard(), whole)
 
 
 def maintained(host: LogHost) -> list[str]:
@@ -279,5 +291,5 @@ def make_house(
         chain=path.chain,
         state=opening.state,
         verdicts=verdicts,
-        leaked=writing.leaks.order,
+        leaked=writing.leaks.order_leak,
     )

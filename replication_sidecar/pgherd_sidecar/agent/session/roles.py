@@ -72,7 +72,7 @@ class Roles:
 
 
 def _said(error: psycopg.Error) -> str:
-    """What the server says, in one line."""
+    """Return what the server says, in one line."""
     message = error.diag.message_primary or f"PostgreSQL: {type(error).__name__}"
     detail = error.diag.message_detail
     return " ".join(f"{message}: {detail}".split() if detail else message.split())[:1000]

@@ -13,7 +13,6 @@ from typing import Any
 import psycopg
 import structlog
 
-from pgherd_sidecar.agent.base.beat import until_next_s
 from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.checkpoint import sequences
 from pgherd_sidecar.agent.checkpoint.verdicts import Verdicts
@@ -22,18 +21,15 @@ from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.server.fence import Fence
 from pgherd_sidecar.agent.session import parts
 from pgherd_sidecar.agent.session.delivery import Delivery
-from pgherd_sidecar.agent.session.freshness import Freshness
-from pgherd_sidecar.agent.session.longcommands import LongCommands
+from pgherd_sidecar.agent.session.freshness import AgeWatch
 from pgherd_sidecar.agent.session.opening import Opening
 from pgherd_sidecar.agent.snapshots.markers import Markers
 from pgherd_sidecar.agent.snapshots.orders import MarkerOrders
-from pgherd_sidecar.agent.snapshots.scrub import Scrub
+from pgherd_sidecar.agent.snapshots.scrub.scrub import Scrub
 from pgherd_sidecar.agent.standing.vigil import Vigil
 from pgherd_sidecar.core.replication.entries import Incarnation
 
 log = structlog.get_logger()
-
-_AGE_S = 0.1
 
 
 class ReplicaSession:
@@ -70,7 +66,7 @@ class ReplicaSession:
         mine = Incarnation(config.number, opening.incarnation)
         self._announcement = Announcement(mine, host.submit, self.state)
         self._fence = Fence(opening.admin, backend.out_of_service, backend.held)
-        self._freshness = Freshness()
+        self._age = AgeWatch(host, path, backend)
         silent_s = config.timing.rebuild_silent_ms / 1000
         self._vigil = Vigil(config.number, silent_s, host.submit, self._loop.time)
         self._scrub = Scrub(
@@ -82,17 +78,7 @@ class ReplicaSession:
             ready=lambda: backend.ready,
         )
         self._house = parts.make_house(config, host, opening, path, writing, verdicts)
-        self._long = LongCommands(config, host, self.state.databases, backend.away)
-        backend.announcing = self._long.announce_drop
-        self.keeper = parts.make_keeper(
-            config,
-            host,
-            opening,
-            callers,
-            writing,
-            visible=lambda: self.visible,
-            age_s=lambda: self._freshness.age_s(self._loop.time(), host.secondary_s),
-        )
+        self.keeper = parts.make_keeper(config, host, opening, path, callers, writing, self._age)
         self._delivery = Delivery(
             host,
             opening,
@@ -118,21 +104,21 @@ class ReplicaSession:
         await writing.leaks.look_back()
         await callers.hook.start()
         self._host.listen(self._delivery)
-        self._host.polls.answer_by(self._answer)
+        self._host.polls.answer_by(callers.answer_poll)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._delivery.run())
-                group.create_task(self._follow_age())
+                group.create_task(self._age.run())
                 group.create_task(writing.applier.run())
                 group.create_task(writing.settler.run())
                 group.create_task(writing.watcher.run())
                 group.create_task(callers.precedence.run())
                 await self._begin()
                 group.create_task(self._fence.run())
-                group.create_task(self._vigil.stand(self.state.databases))
+                group.create_task(self._vigil.affirm_whole(self.state.databases))
                 group.create_task(self._house.run())
                 group.create_task(self._scrub.run())
-                group.create_task(self._long.run())
+                group.create_task(callers.long.run())
                 group.create_task(self.keeper.run())
         finally:
             self.backend.ready = False
@@ -148,11 +134,6 @@ class ReplicaSession:
             await writing.large.close()
             writing.ddl.close()
 
-    async def _answer(self, question: bytes) -> bytes:
-        """Answer what another member asks beside the log."""
-        showing, trial = self._callers.showing, self._callers.trial
-        return await (showing.tell if showing.is_asked(question) else trial.answer)(question)
-
     async def _begin(self) -> None:
         """Catch up, and open this incarnation for writes."""
         self._loop.call_soon(self._delivery.deliver)
@@ -160,7 +141,7 @@ class ReplicaSession:
         await self._callers.visibility.visible(min(began_at, self.path.chain.tail_gid))
         await sequences.move_after_crash(self.connection)
         if not self._host.reads_only:
-            await self._fence.open()
+            await self._fence.let_writes_pass()
         self.backend.ready = True
         self.caught_up.set()
         gid, incarnation = self.path.chain.settled_gid, self._opening.incarnation
@@ -169,20 +150,12 @@ class ReplicaSession:
         else:
             log.info("node.primary", gid=gid, incarnation=incarnation)
 
-    async def _follow_age(self) -> None:
-        """Look again and again how far readers are behind what is known."""
-        while True:
-            now_s, known = self._loop.time(), self._host.commit_position
-            self._freshness.look(now_s, known, self.visible, caught_up=self.ready)
-            await asyncio.sleep(until_next_s(_AGE_S))
-
     # ---- what others see of it ---------------------------------------------------------------
 
     @property
     def visible(self) -> int:
         """See changes.ChangeReader."""
-        settled = self.path.chain.settled_gid
-        return settled if self.path.chain.tail_gid > settled else self.state.position
+        return self.path.visible_gid
 
     @property
     def connection(self) -> psycopg.AsyncConnection[Any]:
@@ -207,7 +180,7 @@ class ReplicaSession:
             "apply_queue_bytes": path.batches.queued_bytes,
             "lag_bytes": path.batches.queued_bytes,
             "lag_entries": self._host.commit_position - self.state.position,
-            "age_s": self._freshness.age_s(self._loop.time(), self._host.secondary_s),
+            "age_s": self._age.age_s(),
             "batches": writing.applier.applied_batches,
             "applied_writesets": writing.applier.applied_writesets,
             "repairs": writing.settler.repairs,
@@ -215,7 +188,7 @@ class ReplicaSession:
             "index_keys": self.state.index_size,
             **self._house.status(),
             **self._scrub.status(),
-            **self._long.status(),
+            **self._callers.long.status(),
             **self.keeper.status(),
             **self._callers.hook.status(),
             **{f"decisions_{kind.value}": count for kind, count in self._delivery.counts.items()},

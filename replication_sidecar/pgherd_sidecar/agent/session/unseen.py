@@ -29,7 +29,9 @@ class UnseenChanges:
         self._failed: list[str] = []
         self._undone: list[str] = []
 
-    async def look(self, connection: psycopg.AsyncConnection[Any], *, at_owners: bool) -> None:
+    async def order_changes(
+        self, connection: psycopg.AsyncConnection[Any], *, at_owners: bool
+    ) -> None:
         """Order what was changed here, if anything was.
 
         Args:
@@ -69,7 +71,7 @@ class UnseenChanges:
             self._unseen = []
 
     def status(self) -> dict[str, Any]:
-        """What was found at the last look."""
+        """Return what was found at the last look."""
         differ = [f"{one}: not ordered yet" for one in self._unseen] + self._failed
         return {
             "roles_differ": differ,

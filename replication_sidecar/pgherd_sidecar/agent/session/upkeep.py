@@ -125,15 +125,15 @@ class Upkeep:
         while True:
             await asyncio.sleep(_LEAST_S)
             for look in range(_LOOKS):
-                await self._unseen.look(self._connection, at_owners=look == 0)
+                await self._unseen.order_changes(self._connection, at_owners=look == 0)
                 if await self._is_called((_PACE_S - _LEAST_S) / _LOOKS):
                     break
-            self._ages.see(self._loop.time(), self._chain.settled_gid)
+            self._ages.note_newest(self._loop.time(), self._chain.settled_gid)
             if await self._publish_base() > int(self._audited.partition(":")[0]):
                 await self._follow_transactions()
             await self._see_settings()
             await self._see_tables()
-            await self._feeder.look(self._connection)
+            await self._feeder.begin_if_needed(self._connection)
             await self._maybe_checkpoint()
 
     async def _follow_transactions(self) -> None:
@@ -152,7 +152,7 @@ class Upkeep:
         (self._pruned,) = row
 
     def status(self) -> dict[str, Any]:
-        """What was found at the last look."""
+        """Return what was found at the last look."""
         followed = {
             str(one["hold"]).removeprefix(_SUBSCRIPTION): one
             for one in self._holds
@@ -266,7 +266,7 @@ class Upkeep:
             _, held = await self._look_at_holds()  # a joiner may have asked in the meantime
             self._host.trim(self._checkpointed if held is None else min(self._checkpointed, held))
             base = self._host.extent.base
-            self._verdicts.forget(base + 1)
+            self._verdicts.forget_before(base + 1)
             await self._connection.execute("SELECT pgherd.forget_shapes($1)", (base,))
 
     async def _look_at_holds(self) -> tuple[int | None, int | None]:
@@ -289,7 +289,7 @@ class Upkeep:
         free = shutil.disk_usage(self._config.data_dir).free
         most = min(self._limits.log_hold_bytes, free)
         holds = {str(o["hold"]): o for o in self._holds if str(o["hold"]).startswith(_JOINER)}
-        # Who joins from an old snapshot needs much from the beginning: what comes to it counts.
+        # A joiner with an old snapshot needs much from the beginning: only what is added counts.
         sizes = {name: int(one["bytes"]) for name, one in holds.items()}
         self._begun = {n: min(self._begun.get(n, size), size) for n, size in sizes.items()}
         dropped = False

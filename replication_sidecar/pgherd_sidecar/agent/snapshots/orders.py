@@ -33,7 +33,7 @@ class MarkerOrders:
         self._orders: dict[str, asyncio.Future[int]] = {}
         self._loop = asyncio.get_running_loop()
 
-    async def order(self, names: tuple[str, ...]) -> tuple[str, int]:
+    async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """See AdminBackend; ``Unavailable`` if the session ends meanwhile."""
         marker = uuid.uuid4()
         ordered = self._orders[marker.hex] = self._loop.create_future()
@@ -45,7 +45,7 @@ class MarkerOrders:
         finally:
             del self._orders[marker.hex]
 
-    def take(self, gid: int, entry: Marker) -> None:
+    def take_marker(self, gid: int, entry: Marker) -> None:
         """A marker was delivered; one that was submitted twice counts where it was first."""
         marker = uuid.UUID(bytes=entry.id).hex
         if not self._markers.delivered_at(marker, gid):

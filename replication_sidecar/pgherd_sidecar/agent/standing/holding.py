@@ -50,7 +50,7 @@ def why_held(databases: Databases, membership: Membership) -> str | None:
 
 
 def status(databases: Databases | None, membership: Membership) -> dict[str, Any]:
-    """What people and metrics want to know of the databases, as far as this member knows it."""
+    """Return what people and metrics are told of the databases, as far as it is known here."""
     if databases is None:
         return {"held": None, "held_since": None, "held_gid": None, "databases": []}
     names, hold = names_of(membership), databases.hold

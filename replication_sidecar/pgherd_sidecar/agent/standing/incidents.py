@@ -1,4 +1,4 @@
-"""What this member has met that stopped its database, and how that ended: remembered for good.
+"""Incidents that stopped this member's database, and how they ended: remembered for good.
 
 An *incident* begins when the node can't go on from its own database, or is rebuilt for another
 reason, and ends when it has caught up again or the rebuild was given up. A quick rebuild hides
@@ -140,7 +140,7 @@ class Incidents:
         return [asdict(one) for one in self._list if one.gid == gid]
 
     def status(self) -> dict[str, StatusValue]:
-        """What people want to see of them."""
+        """Return what people want to see of them."""
         told: list[StatusValue] = [asdict(one) for one in self._list[-TOLD:]]
         return {
             "incidents": told,

@@ -33,7 +33,7 @@ class Onlooker:
         self.position = position
         self._host = host
 
-    async def follow(self) -> bool:
+    async def follow_log(self) -> bool:
         """Take what is committed; False if the log doesn't hold what comes next, or not yet.
 
         False, too, if this version does not understand what comes next.
@@ -60,7 +60,7 @@ class Onlooker:
                 continue
             match entry:
                 case DatabaseState():
-                    self.databases.take(gid, entry)
+                    self.databases.take_state(gid, entry)
                 case Skip():
                     self.databases.skip(gid, entry)
                 case Members():

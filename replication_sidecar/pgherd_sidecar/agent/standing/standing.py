@@ -1,4 +1,4 @@
-"""What becomes of this member's database, as the log says it, while no session runs.
+"""The fate of this member's database, as the log says it, while no session runs.
 
 While a session runs, its replicated state knows what the log says of databases. Between sessions,
 above all while this member's database can't go on, an ``Onlooker`` does. A database that diverges
@@ -72,7 +72,7 @@ class Standing:
 
     @property
     def databases(self) -> Databases | None:
-        """What is known; None if nothing is."""
+        """The databases as they are known; None if nothing is."""
         return None if self._onlooker is None else self._onlooker.databases
 
     @property
@@ -94,11 +94,11 @@ class Standing:
         """A session has ended, or is about to begin, in this state."""
         self._onlooker = Onlooker(self._host, state.databases, state.position)
 
-    async def follow(self) -> bool:
+    async def follow_log(self) -> bool:
         """Take what is committed; False if what the log says now can't be known."""
         if self._onlooker is None:
             self._begin()
-        return self._onlooker is not None and await self._onlooker.follow()
+        return self._onlooker is not None and await self._onlooker.follow_log()
 
     def _begin(self) -> None:
         """Begin as a session would."""
@@ -124,7 +124,7 @@ class Standing:
         """
         gid, willing = error.gid, willing or self._config.made_anew
         rebuilt = Way.REBUILD if willing else Way.STOP
-        if not await self.follow() or self.own is None:
+        if not await self.follow_log() or self.own is None:
             return rebuilt
         # Then the copy is what an administrator has chosen.
         asked = isinstance(error, SkippedError) or self.own.applied_skipped
@@ -132,7 +132,7 @@ class Standing:
             await self._say(Condition.DIVERGED, gid=gid, cause=cause_of(error))
         if self.own is not None and self.own.hopeless and not asked:
             await self._wait_for_others()
-        while await self.follow() and self.own is not None:
+        while await self.follow_log() and self.own is not None:
             if self.skipped(gid) and not asked:
                 return Way.ON
             if asked or not self.held:
@@ -148,7 +148,7 @@ class Standing:
         """See whether others stop at the same entry: then an administrator is to choose."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_OTHERS_S):
-                while await self.follow() and not self.held:  # noqa: ASYNC110 - the log tells nobody
+                while await self.follow_log() and not self.held:  # noqa: ASYNC110 - the log tells nobody
                     await asyncio.sleep(_LOOK_S)
 
     async def rebuilding(self, *, asked: bool) -> Way:
@@ -161,7 +161,7 @@ class Standing:
             asked: an administrator has asked for it.
         """
         number, waits_at = self._config.number, 0
-        while await self.follow() and (known := self.databases) is not None:
+        while await self.follow_log() and (known := self.databases) is not None:
             own = known.of(number)
             if waits_at in known.skipped:
                 return Way.ON
@@ -171,7 +171,7 @@ class Standing:
             await asyncio.sleep(_LOOK_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TELL_S):
-                own = self.own if await self.follow() else None
+                own = self.own if await self.follow_log() else None
                 if own is not None and (asked or own.condition is not Condition.REBUILDING):
                     await self._say(Condition.REBUILDING, asked=asked)
         return Way.REBUILD
@@ -185,14 +185,14 @@ class Standing:
         Returns:
             What it returns.
         """
-        speaking = asyncio.ensure_future(self.speak(asyncio.Event()))
+        speaking = asyncio.ensure_future(self.announce_rebuild(asyncio.Event()))
         try:
             return await run
         finally:
             speaking.cancel()
             await asyncio.wait({speaking})
 
-    async def speak(self, until: asyncio.Event) -> None:
+    async def announce_rebuild(self, until: asyncio.Event) -> None:
         """Say again and again that this database is being rebuilt, if it is.
 
         A session that catches up does not know yet what the log says now.
@@ -204,8 +204,8 @@ class Standing:
         clock = asyncio.get_running_loop().time
         vigil = Vigil(self._config.number, silent_s, self._host.submit, clock)
         while not until.is_set():
-            if await self.follow() and (known := self.databases) is not None:
-                vigil.speak(known)
+            if await self.follow_log() and (known := self.databases) is not None:
+                vigil.announce_rebuild(known)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(_SPEAK_S, silent_s / 10)):
                     await until.wait()
@@ -218,7 +218,7 @@ class Standing:
         """
         told = False
         while True:
-            if await self.follow() and (own := self.own) is not None:
+            if await self.follow_log() and (own := self.own) is not None:
                 if not (told or self._config.made_anew) and own.condition is not Condition.FAILED:
                     cause = "" if own.cause else "no copy"
                     own = await self._say(Condition.FAILED, cause=cause, stopped=own.stopped)
@@ -257,7 +257,7 @@ class Standing:
             if loop.time() >= again_s and self._host.submit(entry, 1):
                 again_s = loop.time() + _SAY_AGAIN_S
             await asyncio.sleep(_LOOK_S)
-            if not await self.follow():
+            if not await self.follow_log():
                 break
         return self.own
 
@@ -282,7 +282,7 @@ class Standing:
                 said_s = loop.time()
             await asyncio.sleep(_LOOK_S)
             if databases is None:
-                await self.follow()
+                await self.follow_log()
             known = self.databases if databases is None else databases
             if known is not None and gid in known.skipped:
                 return

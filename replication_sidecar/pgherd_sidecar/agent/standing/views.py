@@ -47,7 +47,7 @@ class Views:
         view = membership.view
         if view is None:
             return {"view": None, "quorum": None, "peers": {}, "departed": False}
-        heard = peers.heard()
+        heard = peers.members_heard()
         return {
             "view": {
                 "id": membership.position,  # of one position there is one membership
@@ -82,9 +82,9 @@ class Views:
             self._require_spare(name)
             if not dead:
                 self._require_whole(known)
-            self._host.change(leave=((name, disk or known.disk),))
+            self._host.change_membership(leave=((name, disk or known.disk),))
 
-    def part(self, names: list[str], *, act: bool) -> dict[str, Any]:
+    def split(self, names: list[str], *, act: bool) -> dict[str, Any]:
         """Have members without a quorum become a cluster of their own, or say what that means.
 
         Args:
@@ -92,12 +92,12 @@ class Views:
             act: do it: returns when it is asked for, and ``status`` tells when it is done.
 
         Raises:
-            Refused: these can't part.
+            Refused: these can't split off.
             Unavailable: not all of them are linked with this one.
         """
-        plan = self._host.splitter.plan(names)
+        plan = self._host.splitter.make_plan(names)
         if act:
-            self._host.splitter.order(plan)
+            self._host.splitter.order_split(plan)
         others = sorted(set(self._host.membership.names) - set(plan.names))
         return {
             "cluster_id": plan.successor,
@@ -139,7 +139,7 @@ class Views:
             raise Refused(f"{name} is the last member with a database")
         while 2 * sum(member.witness for member in left) >= len(left):  # they become learners
             left.remove(next(member for member in left if member.witness))
-        heard = self._host.peers.heard()
+        heard = self._host.peers.members_heard()
         silent = [member.name for member in left if member.name not in heard]
         if 2 * len(silent) >= len(left):
             raise Unavailable(
@@ -181,7 +181,7 @@ def no_majority(host: LogHost) -> str:
 def _what_is_missing(host: LogHost) -> str:
     refusal, view = host.peers.refusal, host.membership.view
     assert view is not None
-    heard = host.peers.heard()
+    heard = host.peers.members_heard()
     missing = [name for name in host.membership.names if name not in heard]
     text = (
         f"it has no majority: {', '.join(missing) or 'nobody'} of view {view.generation} not heard "

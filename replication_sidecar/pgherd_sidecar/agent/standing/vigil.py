@@ -54,7 +54,7 @@ class Vigil:
         self._spoke_s: float | None = None
         self._heard: dict[tuple[int, int], float] = {}  # member and position -> seen first
 
-    async def stand(self, databases: Databases) -> None:
+    async def affirm_whole(self, databases: Databases) -> None:
         """Say for ever, whenever the log says otherwise, that the own database is whole.
 
         It has caught up, so it hears whether the rebuilds of others go on, too.
@@ -68,7 +68,7 @@ class Vigil:
                 self.listen(databases)
             await asyncio.sleep(_STAND_S)
 
-    def speak(self, databases: Databases) -> None:
+    def announce_rebuild(self, databases: Databases) -> None:
         """Say that the own database is being rebuilt, if it is and nobody was told lately."""
         own, now = databases.of(self._number), self._clock()
         if own is None or own.condition is not Condition.REBUILDING:

@@ -28,7 +28,7 @@ SELECT tab AS "table", gid, columns, types, key, generated
 
 
 class ChangeReader(Protocol):
-    """What is needed of a session of the replica."""
+    """A session of the replica, as far as it is needed here."""
 
     @property
     def visible(self) -> int:
@@ -36,7 +36,7 @@ class ChangeReader(Protocol):
 
     @property
     def state(self) -> ReplicatedState:
-        """What follows from the log, as far as it was delivered."""
+        """The state that follows from the log, as far as it was delivered."""
 
     @property
     def connection(self) -> psycopg.AsyncConnection[Any]:
@@ -80,7 +80,7 @@ class Chunk:
 
 
 class Changes:
-    """What readers of the log are told.
+    """The log, as its readers are told it.
 
     Args:
         host: the log.

@@ -1,8 +1,8 @@
 """Shows what an entry of the log is: for people who want to know why a database stopped at it.
 
 Everything is told from this member's own log and the verdicts it remembers, so a member whose
-database has stopped can tell it, too. What an aborted writeset lost against is found by looking
-through the log once more. Values of rows are told only to who asks for them: they may be private.
+database has stopped can tell it, too. It looks through the log once more to find what an aborted
+writeset lost against. Values of rows are told only to who asks for them: they may be private.
 
 It keeps nothing.
 """

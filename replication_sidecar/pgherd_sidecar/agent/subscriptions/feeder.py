@@ -1,7 +1,8 @@
 """Has the member's feeder run while there are subscriptions (docs/subscriptions.md).
 
-A process of its own: taking the log apart takes long, and commits would wait for this loop. The
-kernel ends it with the sidecar. What it does it decides itself; it ends when nothing is left to do.
+The feeder is a process of its own: it takes long to take the log apart, and commits would wait for
+this loop. The kernel ends it with the sidecar. It decides itself what it does, and ends when
+nothing is left to do.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ class Ages:
         self._fine: deque[tuple[float, int]] = deque(maxlen=_FINE)
         self._coarse: deque[tuple[float, int]] = deque(maxlen=_COARSE)
 
-    def see(self, now_s: float, gid: int) -> None:
+    def note_newest(self, now_s: float, gid: int) -> None:
         """Take the newest GID of a moment."""
         self._fine.append((now_s, gid))
         if not self._coarse or now_s - self._coarse[-1][0] >= _COARSE_S:
@@ -70,7 +71,7 @@ class FeederProcess:
         self._loop = asyncio.get_running_loop()
         self._due = self._loop.time()
 
-    async def look(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    async def begin_if_needed(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Begin a feeder if one is needed.
 
         Args:
@@ -108,7 +109,7 @@ class FeederProcess:
             "admin": str(self._config.admin_socket),
             "conninfo": conninfo(self._config, "pgherd feeder", settings=SETTINGS),
         }
-        self._child = programs.start(
+        self._child = programs.start_program(
             *programs.module(_MODULE),
             msgspec.json.encode(order).decode(),
             output=sys.stderr.fileno(),
@@ -117,7 +118,7 @@ class FeederProcess:
         log.info("feeder.started", pid=self._child.pid)
 
     def stop(self) -> None:
-        """End it, if there is one. What it has begun at a subscriber is rolled back there."""
+        """End it, if there is one. Its open transaction at a subscriber is rolled back."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()

@@ -63,7 +63,7 @@ class SubscriptionOrders:
         lines: list[str] = []
         try:
             async with asyncio.timeout(_LONGEST_S), self._turns:
-                await programs.run(
+                await programs.run_program(
                     *programs.module(_MODULE),
                     stdin=msgspec.json.encode(work),
                     on_line=lines.append,

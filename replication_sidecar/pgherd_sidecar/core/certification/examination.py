@@ -47,7 +47,7 @@ class Examination:
         self._lowest_base = BASE_MAX
         self._parts: list[array[int]] = []
 
-    def take(self, keys: "array[int]") -> Iterator[None]:
+    def take_groups(self, keys: "array[int]") -> Iterator[None]:
         """Collect the next groups ``base, n, key1 .. keyn``, in steps."""
         position, end = 0, len(keys)
         flat = array("q")
@@ -69,7 +69,7 @@ class Examination:
             self.collected.add(step)
             yield
 
-    def end(self) -> Iterator[None]:
+    def find_verdict(self) -> Iterator[None]:
         """Find the verdict, in steps, after the last keys."""
         if self.conflict is None:
             yield from self.collected.sort()
@@ -142,7 +142,7 @@ def preview(certifier: Certifier, keys: "array[int]") -> Conflict | None:
     if len(keys) < _MANY_KEYS:
         return certifier.preview(keys)
     examination = Examination(certifier, BASE_MAX + 1)
-    for steps in (examination.take(keys), examination.end()):
+    for steps in (examination.take_groups(keys), examination.find_verdict()):
         for _ in steps:
             pass
     return examination.conflict

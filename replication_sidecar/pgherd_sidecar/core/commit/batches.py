@@ -135,7 +135,7 @@ class Batches:
 
     # ---- filling the queue -------------------------------------------------------------------
 
-    def add(self, gid: int, writeset: Writeset, keys: "array[int]", now: float) -> None:
+    def add_writeset(self, gid: int, writeset: Writeset, keys: "array[int]", now: float) -> None:
         """Queue a committed writeset of another member, or one of ours that nobody waits for.
 
         Args:
@@ -147,7 +147,7 @@ class Batches:
         items = decode_body(writeset.body)
         work = self._open
         if work is None or self._is_full(work) or _spoils(work, keys):
-            self.close()
+            self.close_batch()
             work = self._open = self._append(gid)
             work.ripe_s = now + self._collect_s
         work.link.gid = gid
@@ -168,7 +168,7 @@ class Batches:
 
     def add_alone(self, gid: int | None, task: Task, size: int = 0) -> None:
         """Queue an item with a task of its own; ``gid`` None: it writes no link."""
-        self.close()
+        self.close_batch()
         work = self._append(self._chain.tail_gid if gid is None else gid)
         work.link.closed = True
         work.link.pinned = gid is None
@@ -176,7 +176,7 @@ class Batches:
         work.bytes = size
         self.queued_bytes += size
 
-    def close(self) -> None:
+    def close_batch(self) -> None:
         """Something follows the batch that is collecting, if one is: it may be applied now."""
         if self._open is not None:
             self._open.link.closed = True
@@ -215,7 +215,7 @@ class Batches:
             return None
         work = self._queue.popleft()
         if work is self._open:
-            self.close()
+            self.close_batch()
         return work
 
     def next_closed(self) -> Work | None:
@@ -226,11 +226,11 @@ class Batches:
         fixed = work.link.closed and work.task is None and not work.fresh_catalog
         return work if fixed else None
 
-    def finish(self, work: Work) -> bool:
+    def finish_item(self, work: Work) -> bool:
         """An item is visible. Return whether its token is to be handed on, see ``pass_token``."""
         self.queued_bytes -= work.bytes
         work.link.pinned = False
-        self._chain.settle(work.link.gid)
+        self._chain.settle_to(work.link.gid)
         if work.passed:
             return False
         if work.link.number >= self._next_token:

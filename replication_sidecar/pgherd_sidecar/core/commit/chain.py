@@ -113,11 +113,11 @@ class Chain:
         """Unsettled local transactions, oldest first."""
         return [link for link in self._links if isinstance(link, LocalLink)]
 
-    def find(self, gid: int) -> Link | None:
+    def find_link(self, gid: int) -> Link | None:
         """The unsettled link of this GID."""
         return next((link for link in self._links if link.gid == gid), None)
 
-    def settle(self, gid: int) -> None:
+    def settle_to(self, gid: int) -> None:
         """Note that everything up to ``gid`` is visible, and wake who waited for it."""
         links = self._links
         while links and links[0].gid <= gid and not _is_open(links[0]):
@@ -151,7 +151,7 @@ class Chain:
         else:
             self._waiters.append((gid, wake))
 
-    def forget(self, wake: Callable[[], None]) -> None:
+    def forget_waiter(self, wake: Callable[[], None]) -> None:
         """Wake nobody by this any more."""
         self._waiters = [waiter for waiter in self._waiters if waiter[1] != wake]
 

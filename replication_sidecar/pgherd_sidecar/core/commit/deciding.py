@@ -71,11 +71,11 @@ class LargeDecision:
             if self.wants_pieces:
                 self._left -= 1  # pieces with keys come first
                 if piece.flags & PIECE_KEYS:
-                    yield from self.examination.take(key_array(piece.data))
+                    yield from self.examination.take_groups(key_array(piece.data))
 
     def conclude(self) -> Iterator[None]:
         """Find the verdict after the last keys, in steps."""
-        return self.examination.end()
+        return self.examination.find_verdict()
 
 
 class Decider:

@@ -24,7 +24,7 @@ class Outcomes:
         self._gids: dict[tuple[int, int, int], int] = {}
         self._older: dict[tuple[int, int, int], int] = {}
 
-    def note(self, gid: int, writeset: Writeset, decision: Decision) -> None:
+    def note_writeset(self, gid: int, writeset: Writeset, decision: Decision) -> None:
         """Take note of a delivered writeset."""
         if decision.kind is DecisionKind.COMMIT:
             outcome = gid

@@ -9,7 +9,7 @@ Use::
     path.deliver_writeset(gid, writeset, keys, decision, now)   what that means here
     path.end_block()                                        after the entries of a block
     path.victims.judge(...)                                 what the server tells of locks
-    path.batches.pop_ready(now), path.batches.finish(work)  what the applier writes
+    path.batches.pop_ready(now), path.batches.finish_item(work)  what the applier writes
 
     effects = path.take_effects(now)
     effects.answers        tell sessions
@@ -169,6 +169,12 @@ class CommitPath:
         """Whether nothing is under way, and nothing is to be applied."""
         return not self.outbox.pending and not self.batches.queued_bytes
 
+    @property
+    def visible_gid(self) -> int:
+        """All up to this GID is visible to readers of this node."""
+        settled = self.chain.settled_gid
+        return settled if self.chain.tail_gid > settled else self._state.position
+
     # ---- the log -----------------------------------------------------------------------------
 
     def deliver_writeset(
@@ -208,7 +214,7 @@ class CommitPath:
             leak=writeset.member == self._origin[0] and writeset.xid in self.leaks,
         )
         effective = _WITHOUT_EFFECT if fate is Fate.SKIPPED else decision
-        self.outcomes.note(gid, writeset, effective)
+        self.outcomes.note_writeset(gid, writeset, effective)
         if decision.kind is DecisionKind.COMMIT and self.outbox.pending:  # else nobody can lose
             self._taken.update([key >> 2 for key in keys if key & 2])
             self._took_much = self._took_much or bool(pieces_from)
@@ -275,7 +281,7 @@ class CommitPath:
         elif writeset.flags & FLAG_DDL:
             self.batches.add_alone(gid, RunDdl(writeset), len(writeset.body))
         else:
-            self.batches.add(gid, writeset, keys, now)
+            self.batches.add_writeset(gid, writeset, keys, now)
 
     def _conclude(
         self,
@@ -303,7 +309,7 @@ class CommitPath:
         """Tell a transaction that waits to commit, after the last link of the chain."""
         tail, prev = self.chain.tail, self.chain.tail_gid
         writeset = transaction.writeset
-        self.batches.close()
+        self.batches.close_batch()
         self.chain.append(
             LocalLink(gid, prev, writeset.xid, transaction.pid, writeset, now, pieces_from)
         )

@@ -17,7 +17,7 @@ Use, in the order that matters::
     member.receive(peer, message, now)        RemoteProtocolError: close that link, go on
     member.meet(peer, disk)                   a link is up; before anything is received from it
     member.submit(data, count, now)           False: keep it, submit it later
-    member.change(join=..., leave=...)        until `member.membership` says that it is so
+    member.change_membership(...)             until `member.membership` says that it is so
     member.persisted(ticket, now)
     member.fetched(fetch, blocks, now)
     member.ask_barrier(now)                   see `barrier`
@@ -78,8 +78,8 @@ from pgherd_sidecar.core.consensus.model.errors import (
 )
 from pgherd_sidecar.core.consensus.model.identity import Identity, objection
 from pgherd_sidecar.core.consensus.model.messages import Message
-from pgherd_sidecar.core.consensus.model.parting import Parting
 from pgherd_sidecar.core.consensus.model.quorum import Member, Membership, View
+from pgherd_sidecar.core.consensus.model.split import SplitMessage
 from pgherd_sidecar.core.consensus.reading import Barrier
 from pgherd_sidecar.core.consensus.roles import Role
 
@@ -102,10 +102,10 @@ __all__ = [
     "Member",
     "Membership",
     "Message",
-    "Parting",
     "Persist",
     "RemoteProtocolError",
     "Role",
+    "SplitMessage",
     "TermStart",
     "Timing",
     "View",

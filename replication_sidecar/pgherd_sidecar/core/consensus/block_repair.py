@@ -56,18 +56,18 @@ class BlockRepair:
         twice = self._asked > self._asked_before + 2 * len(peers)
         return self._without >= peers or (twice and bool(self._without))
 
-    def begin(self, position: int, now: float) -> None:
+    def note_missing(self, position: int, now: float) -> None:
         """Note which block is missing; of two, the earlier one comes first."""
         if not self.position or position < self.position:
             self.position, self.since_s, self.ask_s = position, now, now
             self._without.clear()
             self._term = 0
 
-    def end(self) -> None:
+    def note_whole(self) -> None:
         """Nothing is missing, as far as is known."""
         self.position, self.ask_s = 0, inf
 
-    def ask(self, now: float) -> tuple[str, Mend] | None:
+    def next_questions(self, now: float) -> tuple[str, Mend] | None:
         """Return whom to ask what, if it is time: one after the other, again and again."""
         if now < self.ask_s:
             return None
@@ -75,7 +75,7 @@ class BlockRepair:
         held = index.base < self.position <= index.last
         term = index.term_at(self.position) if held else 0
         if not term or self._term not in (0, term):  # trimmed, truncated, or others came instead
-            self.end()
+            self.note_whole()
             return None
         self._term = term
         self.ask_s = now + self._patience_s
@@ -86,7 +86,7 @@ class BlockRepair:
         peer = peers[self._asked % len(peers)]
         return peer, Mend(term, self.position)
 
-    def take(self, peer: str, answer: Mended) -> tuple[Block, ...]:
+    def take_blocks(self, peer: str, answer: Mended) -> tuple[Block, ...]:
         """Return the blocks of an answer that are this log's, from the missing one on."""
         index, position = self._keeper.index, self.position
         if answer.first != position:

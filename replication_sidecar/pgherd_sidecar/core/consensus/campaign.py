@@ -87,7 +87,7 @@ class Recovery:
     target: int
     queue: Submissions
 
-    def take(self, reply: FetchReply, keeper: Safekeeper) -> bool:
+    def append_fetched(self, reply: FetchReply, keeper: Safekeeper) -> bool:
         """Append fetched blocks; False if the donor can't help, having trimmed its log.
 
         Raises:

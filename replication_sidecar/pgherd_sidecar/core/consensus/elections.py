@@ -199,7 +199,7 @@ class Elections:
         keeper.enter_term(keeper.term + 1, self._name)
         self._become(RoleEvent.PREVOTED, Campaign(self._name, keeper.term, pre=False))
         for peer in self._voters:
-            keeper.journal.hold(peer, VoteRequest(keeper.term, pre=False))
+            keeper.journal.hold_message(peer, VoteRequest(keeper.term, pre=False))
         self._await_election(now)
 
     def _become_recovering(self, campaign: Campaign, now: float) -> None:
@@ -298,7 +298,7 @@ class Elections:
             if request.term > keeper.term:
                 self._become_follower(RoleEvent.HIGHER_TERM, None, now)
             keeper.enter_term(request.term, sender)
-            keeper.journal.hold(sender, self._own_vote(keeper.term, pre=False))
+            keeper.journal.hold_message(sender, self._own_vote(keeper.term, pre=False))
             self._await_election(now)
 
     def handle_newer(self, newer: Newer, now: float) -> None:
@@ -352,7 +352,7 @@ class Elections:
             return
         if sender != recovery.donor:
             return
-        if recovery.take(reply, self._keeper):
+        if recovery.append_fetched(reply, self._keeper):
             self._await_election(now)
             self._maybe_become_proposer(recovery, now)
         else:

@@ -32,8 +32,8 @@ from pgherd_sidecar.core.consensus.model.messages import (
     Vote,
     VoteRequest,
 )
-from pgherd_sidecar.core.consensus.model.parting import Parting
 from pgherd_sidecar.core.consensus.model.quorum import Membership
+from pgherd_sidecar.core.consensus.model.split import SplitMessage
 from pgherd_sidecar.core.consensus.reading import ReadBarriers
 from pgherd_sidecar.core.consensus.roles import Role
 from pgherd_sidecar.core.consensus.safekeeper import Safekeeper
@@ -115,12 +115,12 @@ class Inbox:
             case Mend():
                 self._handle_mend(sender, message)
             case Mended():
-                self._pending.effects.mend += self._repair.take(sender, message)
+                self._pending.effects.mend += self._repair.take_blocks(sender, message)
             case BarrierRequest():
                 self._handle_barrier_request(sender, message)
             case BarrierReply():
-                self._barriers.take(sender, message)
-            case Parting() | PollRequest() | PollReply():
+                self._barriers.count_answer(sender, message)
+            case SplitMessage() | PollRequest() | PollReply():
                 pass  # between the members, not of the log
             case _:
                 assert_never(message)

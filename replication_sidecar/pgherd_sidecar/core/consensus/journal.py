@@ -48,7 +48,7 @@ class Journal:
     def _collected(self) -> bool:
         return bool(self._blocks) or self._control is not None or self._truncate_after is not None
 
-    def save(self, control: Control) -> None:
+    def save_control(self, control: Control) -> None:
         """Save `control` with the next `Persist`."""
         self._control = control
 
@@ -66,7 +66,7 @@ class Journal:
             self._truncate_after = position
             self._handed = position
 
-    def hold(self, peer: str, message: Message) -> None:
+    def hold_message(self, peer: str, message: Message) -> None:
         """Send `message` when everything collected so far is durable."""
         self._held.append((peer, message))
 
@@ -82,7 +82,7 @@ class Journal:
         held, self._held = self._held, []
         return held
 
-    def take(self) -> Persist | None:
+    def take_persist(self) -> Persist | None:
         """Return what is collected, unless a `Persist` is under way."""
         if self._inflight is not None or not self._collected:
             return None

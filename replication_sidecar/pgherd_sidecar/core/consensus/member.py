@@ -295,7 +295,9 @@ class LogMember:
         self._pending.send(state.proposer, Submit(count, data))
         return True
 
-    def change(self, join: Member | None = None, leave: tuple[tuple[str, str], ...] = ()) -> bool:
+    def change_membership(
+        self, join: Member | None = None, leave: tuple[tuple[str, str], ...] = ()
+    ) -> bool:
         """Ask for a member to join, or for others to leave or be evicted, by name and disk [V3].
 
         True promises nothing, as with `submit`: the caller asks again until `membership` says
@@ -364,12 +366,12 @@ class LogMember:
 
         Nothing else changes for them: what this member says of its log is true all the same.
         """
-        self._repair.begin(position, now)
+        self._repair.note_missing(position, now)
         self._ask_for_block(now)
 
     def mended(self) -> None:
         """Note that the blocks of `Effects.mend` have been written, if they still belonged here."""
-        self._repair.end()
+        self._repair.note_whole()
         if self._elections.leading is not None:
             self._elections.leading.fetch_again()
 
@@ -396,7 +398,7 @@ class LogMember:
     def take_effects(self) -> Effects:
         """Return what is to be done after the inputs so far."""
         keeper, state = self._keeper, self._elections.state
-        effects = self._pending.take()
+        effects = self._pending.take_effects()
         if isinstance(state, Follower):
             if state.proposer is not None and (ack := state.acknowledgement(keeper)) is not None:
                 effects.send.append((state.proposer, ack))
@@ -406,10 +408,10 @@ class LogMember:
             )
         effects.send += keeper.journal.take_messages()
         effects.send += self._barriers.questions()
-        effects.persist = keeper.journal.take()
+        effects.persist = keeper.journal.take_persist()
         return effects
 
     def _ask_for_block(self, now: float) -> None:
-        question = self._repair.ask(now)
+        question = self._repair.next_questions(now)
         if question is not None:
             self._pending.send(*question)

@@ -272,7 +272,7 @@ class Proposer:
             if self._due is not None:
                 self._install(self._due)
             elif self.queue and not collect:
-                self.append(*self.queue.take(self._limits.block))
+                self.append(*self.queue.take_block(self._limits.block))
         last = keeper.journal.flushed_position if flush_first else keeper.index.last
         for peer, progress in self.peers.items():
             ready = progress.next <= last and progress.ready(self._limits.inflight)

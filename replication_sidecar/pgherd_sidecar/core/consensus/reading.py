@@ -77,7 +77,7 @@ class Rounds:
         """Nobody waits any more."""
         self.running, self.ask_s, self._wanted_s = 0, inf, None
 
-    def take(self, voter: str, reply: BarrierReply) -> None:
+    def count_answer(self, voter: str, reply: BarrierReply) -> None:
         """Count an answer, if it is one to the round under way; a later one replaces it [F2]."""
         if self.running and reply.number == self.running:
             self._replies[voter] = reply
@@ -166,7 +166,7 @@ class ReadBarriers:
         """Ask all whose answers may be needed; this member answers itself at once."""
         own = self.answer(BarrierRequest(rounds.running))
         if own is not None:
-            rounds.take(self._name, own)
+            rounds.count_answer(self._name, own)
         if not rounds.running:
             return []
         membership = self._keeper.index.membership
@@ -183,7 +183,7 @@ class ReadBarriers:
         index = self._keeper.index
         return BarrierReply(number, index.last_term, index.last, index.membership, self._disk)
 
-    def take(self, voter: str, reply: BarrierReply) -> None:
+    def count_answer(self, voter: str, reply: BarrierReply) -> None:
         """Count an answer."""
         if self._rounds is not None:
-            self._rounds.take(voter, reply)
+            self._rounds.count_answer(voter, reply)

@@ -133,7 +133,9 @@ class Safekeeper:
         self.flushed()
 
     def _save(self) -> None:
-        self.journal.save(Control(self.term, self.vote, self.commit_position, self.incomplete))
+        self.journal.save_control(
+            Control(self.term, self.vote, self.commit_position, self.incomplete)
+        )
 
     def flushed(self) -> None:
         """Commit what the latest flush allows, and note that the log is whole again, if it is."""

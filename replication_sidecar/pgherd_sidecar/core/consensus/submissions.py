@@ -36,7 +36,7 @@ class Submissions:
         self.size_bytes += len(data)
         return True
 
-    def take(self, max_bytes: int) -> tuple[bytes, int]:
+    def take_block(self, max_bytes: int) -> tuple[bytes, int]:
         """Return data and count of the next block: one submission at least."""
         queue = self._queue
         if len(queue) == 1:

@@ -161,7 +161,7 @@ class Databases:
         self._of = {number: self._of.get(number, copying) for number in sorted(numbers)}
         self._judge(position)
 
-    def take(self, position: int, entry: DatabaseState) -> None:
+    def take_state(self, position: int, entry: DatabaseState) -> None:
         """Take what a member says of a database.
 
         It counts if nothing has become of that database since the position that it names: a late

@@ -79,7 +79,7 @@ class Intentions:
         """The members that have one."""
         return tuple(self._declared)
 
-    def take(self, gid: int, entry: Intention) -> None:
+    def take_intention(self, gid: int, entry: Intention) -> None:
         """An intention, or a withdrawal, was delivered."""
         mine = self._declared.get(entry.member)
         if entry.keys:
@@ -115,7 +115,9 @@ class Intentions:
                 return whose, Conflict(AbortReason.INTENDED, key, other.gid)
         return None
 
-    def settle(self, writeset: Writeset, taken: "array[int] | KeyCollector") -> Conflict | None:
+    def settle_writeset(
+        self, writeset: Writeset, taken: "array[int] | KeyCollector"
+    ) -> Conflict | None:
         """What a writeset that is decided now loses against; its own intention ends here."""
         member, incarnation, xid = writeset.member, writeset.incarnation, writeset.xid
         found = self.against(member, incarnation, xid, taken)
@@ -124,7 +126,7 @@ class Intentions:
             del self._declared[member]
         return found[1] if found is not None else None
 
-    def forget(self, member: int) -> None:
+    def forget_member(self, member: int) -> None:
         """A member has begun anew, or has left."""
         self._declared.pop(member, None)
 

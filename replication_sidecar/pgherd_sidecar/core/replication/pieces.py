@@ -64,7 +64,7 @@ class OpenPieces:
         """An open transaction, None if there is no such one."""
         return self._open.get((member, serial))
 
-    def take(self, gid: int, piece: Piece) -> bool:
+    def take_piece(self, gid: int, piece: Piece) -> bool:
         """Account for a piece of its member's newest incarnation; False if it does not count."""
         identity = piece.member, piece.serial
         one = self._open.get(identity)
@@ -92,11 +92,11 @@ class OpenPieces:
                 return
             del self._open[identity]
 
-    def end(self, member: int, serial: int) -> None:
+    def end_transaction(self, member: int, serial: int) -> None:
         """The transaction is decided."""
         self._open.pop((member, serial), None)
 
-    def forget(self, member: int) -> None:
+    def forget_member(self, member: int) -> None:
         """The member begins anew, or has left."""
         self._newest.pop(member, None)
         for identity in [identity for identity in self._open if identity[0] == member]:

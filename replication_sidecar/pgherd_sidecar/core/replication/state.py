@@ -245,9 +245,9 @@ class ReplicatedState:
                 self.databases.install(gid, entry.numbers)
             case Intention():
                 if self.has_begun(entry.member, entry.incarnation):
-                    self._intentions.take(gid, entry)
+                    self._intentions.take_intention(gid, entry)
             case DatabaseState():
-                self.databases.take(gid, entry)
+                self.databases.take_state(gid, entry)
             case Skip():
                 self.databases.skip(gid, entry)
             case Noop() | Marker():
@@ -260,20 +260,20 @@ class ReplicatedState:
         origin = self._origins.get(entry.member)
         if origin is not None and entry.incarnation > origin.incarnation:
             origin.start_incarnation(entry.incarnation)
-            self._pieces.forget(entry.member)
-            self._intentions.forget(entry.member)
+            self._pieces.forget_member(entry.member)
+            self._intentions.forget_member(entry.member)
 
     def _take_piece(self, gid: int, piece: Piece) -> Decision:
         origin = self._origins.get(piece.member)
         if origin is None or piece.incarnation != origin.incarnation or not origin.begun:
             return _STALE
-        return _NOTHING if self._pieces.take(gid, piece) else _STALE
+        return _NOTHING if self._pieces.take_piece(gid, piece) else _STALE
 
     def _decide(self, gid: int, writeset: Writeset, keys: "array[int]") -> Decision:
         known = self._known(writeset)
         if known is not None:
             return known
-        excluded = self._intentions.settle(writeset, keys) if self._intentions else None
+        excluded = self._intentions.settle_writeset(writeset, keys) if self._intentions else None
         if self.databases.hold is not None:
             return self._refused(gid, writeset)
         if excluded is None:
@@ -291,10 +291,10 @@ class ReplicatedState:
         excluded = None
         if self._intentions:
             taken = array("q") if examination is None else examination.collected
-            excluded = self._intentions.settle(writeset, taken)
+            excluded = self._intentions.settle_writeset(writeset, taken)
         serial = pieces_body(writeset.body).serial
         if self.databases.hold is not None:
-            self._pieces.end(writeset.member, serial)
+            self._pieces.end_transaction(writeset.member, serial)
             return self._refused(gid, writeset)
         if self._pieces.get(writeset.member, serial) is None:
             conflict: Conflict | None = Conflict(AbortReason.TOO_OLD, 0, self._certifier.horizon)
@@ -304,7 +304,7 @@ class ReplicatedState:
             conflict = examination.conflict or excluded
             if conflict is None:
                 self._certifier.record_many(examination.collected, gid)
-        self._pieces.end(writeset.member, serial)
+        self._pieces.end_transaction(writeset.member, serial)
         return self._decided(gid, writeset, conflict)
 
     def _known(self, writeset: Writeset) -> Decision | None:
@@ -354,8 +354,8 @@ class ReplicatedState:
             self._origins[number] = origin
         self._retired |= {number: origin.incarnation for number, origin in former.items()}
         for number in former:
-            self._pieces.forget(number)
-            self._intentions.forget(number)
+            self._pieces.forget_member(number)
+            self._intentions.forget_member(number)
         self._release()
 
     def checkpoint(self) -> bytes:

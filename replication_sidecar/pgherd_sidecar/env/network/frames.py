@@ -45,7 +45,7 @@ class Hello(msgspec.Struct, frozen=True):
         refused: in an answer, why the other end was refused; empty if it is welcome.
         yours: on which disk the sender knows the member with the receiver's name: empty if that is
             not known, ``NO_MEMBER`` if it knows of no such member.
-        parting: the cluster that the sender has consented to become one of, empty if there is none.
+        successor: the cluster that the sender has consented to become one of, empty if it has not.
     """
 
     version: int
@@ -60,7 +60,7 @@ class Hello(msgspec.Struct, frozen=True):
     left: bool = False
     refused: str = ""
     yours: str = ""
-    parting: str = ""
+    successor: str = msgspec.field(default="", name="parting")  # its name to other releases
 
     def encode(self) -> bytes:
         """Return the frame."""
@@ -90,7 +90,7 @@ class Hello(msgspec.Struct, frozen=True):
             self.known,
             self.member,
             self.version,
-            self.parting,
+            self.successor,
         )
 
 

@@ -26,7 +26,7 @@ class ProgramError(Exception):
     """A program failed; the message is its name and its last words."""
 
 
-async def run(
+async def run_program(
     program: Path,
     *arguments: str,
     stdin: bytes = b"",
@@ -46,7 +46,7 @@ async def run(
     Raises:
         ProgramError: its exit status is not 0.
     """
-    child = start(program, *arguments, environment=environment)
+    child = start_program(program, *arguments, environment=environment)
     talking = asyncio.ensure_future(asyncio.to_thread(_talk, child, stdin, on_line))
     companion = None if beside is None else asyncio.create_task(beside(child.pid))
     try:
@@ -61,7 +61,7 @@ async def run(
         raise ProgramError(f"{program.name}: {_last_words(lines)}")
 
 
-def start(
+def start_program(
     program: Path,
     *arguments: str,
     output: IO[bytes] | int = subprocess.PIPE,

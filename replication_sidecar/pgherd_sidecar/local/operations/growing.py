@@ -23,7 +23,7 @@ from pgherd_sidecar.local.directory import require_space
 from pgherd_sidecar.local.herd import COPIED, Herd, HerdNode, HerdNodeOrigin, NodeKind
 from pgherd_sidecar.local.lock import locked
 from pgherd_sidecar.local.node import Node, states_of
-from pgherd_sidecar.local.operations.rebuild import goes_on, watch
+from pgherd_sidecar.local.operations.rebuild import goes_on, watch_copy
 
 with lazily():
     from pgherd_sidecar.local import certificates
@@ -66,7 +66,7 @@ async def add(directory: Path, options: AddOptions) -> HerdNode:
         node = await _described(herd.load(directory), options)
         await node.start(options.timeout_s, options.rate_bytes_s)
     async with goes_on(node, options.timeout_s):
-        await watch(node)
+        await watch_copy(node)
     return node.member
 
 
@@ -90,7 +90,7 @@ async def promote(directory: Path, name: str, timeout_s: float) -> HerdNode:
         await node.stop(server=False)
         await node.start(timeout_s)
     async with goes_on(node, timeout_s):
-        await watch(node)
+        await watch_copy(node)
     return member
 
 

@@ -17,7 +17,7 @@ from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
 from pgherd_sidecar.local import binaries, herd
 from pgherd_sidecar.local.directory import (
-    create,
+    create_directory,
     remove_content,
     remove_if_empty,
     require_empty,
@@ -87,7 +87,7 @@ async def up(directory: Path, options: UpOptions) -> list[NodeState]:
     Raises:
         HerdError: anything the user has to act on.
     """
-    created = create(directory)
+    created = create_directory(directory)
     if not herd.is_herd(directory):
         require_empty_or_claimed(directory)  # before a lock file is put into another's directory
     try:

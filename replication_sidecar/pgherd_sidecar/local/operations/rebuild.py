@@ -47,7 +47,7 @@ async def rebuild(directory: Path, name: str, options: RebuildOptions) -> HerdNo
             node.sidecar.start()
     async with goes_on(node, options.timeout_s):
         await _ask(node, options)
-        await watch(node)
+        await watch_copy(node)
     return node.member
 
 
@@ -83,7 +83,7 @@ async def goes_on(node: Node, timeout_s: float) -> AsyncIterator[None]:
         ) from error
 
 
-async def watch(node: Node) -> None:
+async def watch_copy(node: Node) -> None:
     """Tell how far a copy is until the node does what it is there for.
 
     Raises:

@@ -104,7 +104,7 @@ async def bucket_checksums(connection: AsyncConnection[Any], name: str) -> dict[
     found = await find_table(connection, name)
     if not found.populated:
         return {}
-    rows = await read(connection, found, _query("buckets", found))
+    rows = await read_unchanged(connection, found, _query("buckets", found))
     return {bucket: hexadecimal(first, second) for bucket, first, second in rows}
 
 
@@ -122,7 +122,7 @@ async def key_checksums(connection: AsyncConnection[Any], name: str, bucket: int
     if not found.populated:
         return {}
     query = _query("keys", found, bucket=sql.Literal(bucket))
-    rows = await read(connection, found, query)
+    rows = await read_unchanged(connection, found, query)
     sums: dict[str, list[str]] = {}
     for key, first, second, leaf in rows:
         one = hexadecimal(first, second)
@@ -138,11 +138,11 @@ async def _table_checksum(connection: AsyncConnection[Any], table: Table) -> Tab
     if not table.populated:
         return TableChecksum(0, UNPOPULATED, table.columns)
     # An aggregate without GROUP BY has exactly one row.
-    ((rows, first, second),) = await read(connection, table, _query("table", table))
+    ((rows, first, second),) = await read_unchanged(connection, table, _query("table", table))
     return TableChecksum(rows, hexadecimal(first or 0, second or 0), table.columns)
 
 
-async def read(
+async def read_unchanged(
     connection: AsyncConnection[Any], table: Table, query: sql.Composed
 ) -> list[tuple[Any, ...]]:
     """Run a query of a table that is, before and after, what it was in the snapshot.

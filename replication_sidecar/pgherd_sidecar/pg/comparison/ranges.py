@@ -12,7 +12,13 @@ from typing import Any, LiteralString
 
 from psycopg import AsyncConnection, sql
 
-from pgherd_sidecar.pg.comparison.checksum import STATEMENTS, UNPOPULATED, Table, hexadecimal, read
+from pgherd_sidecar.pg.comparison.checksum import (
+    STATEMENTS,
+    UNPOPULATED,
+    Table,
+    hexadecimal,
+    read_unchanged,
+)
 
 Key = tuple[str, ...]
 
@@ -32,7 +38,7 @@ async def end_of(
         key=_columns(table),
         rows=sql.Literal(rows - 1),
     )
-    for row in await read(connection, table, query):
+    for row in await read_unchanged(connection, table, query):
         return tuple(row)
     return None
 
@@ -46,7 +52,7 @@ async def checksum_of(
     query = STATEMENTS["range"].format(
         table=table.rows, row=table.row, bounds=_bounds(table, after, until)
     )
-    ((rows, first, second),) = await read(connection, table, query)
+    ((rows, first, second),) = await read_unchanged(connection, table, query)
     return rows, hexadecimal(first or 0, second or 0)
 
 
@@ -85,7 +91,7 @@ async def _listed(
         values=_values(table), row=table.row, leaf=table.leaf, table=table.rows, bounds=bounds
     )
     found = {}
-    for *key, first, second, leaf in await read(connection, table, query):
+    for *key, first, second, leaf in await read_unchanged(connection, table, query):
         one = hexadecimal(first, second)
         found[as_json(key)] = f"{one} in {leaf}" if leaf else one
     return found

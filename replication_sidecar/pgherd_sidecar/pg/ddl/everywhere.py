@@ -14,7 +14,7 @@ import msgspec
 from pglast import ast, enums
 
 from pgherd_sidecar.pg.ddl.refusal import DdlNotSupported
-from pgherd_sidecar.pg.ddl.statements import Captured, parse
+from pgherd_sidecar.pg.ddl.statements import Captured, parse_statements
 
 _ALLOWED: Final = (
     ast.AlterDatabaseSetStmt,
@@ -51,7 +51,7 @@ def resolve_everywhere(captured: Captured) -> str | None:
     Raises:
         DdlNotSupported: not one statement of those that may be run.
     """
-    statements = parse(captured.sql)
+    statements = parse_statements(captured.sql)
     if len(statements) != 1 or not _is_allowed(statements[0].node):
         raise DdlNotSupported(
             "pgherd.run_everywhere() takes one command about roles, role membership, event triggers"

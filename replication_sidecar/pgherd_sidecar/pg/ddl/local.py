@@ -13,7 +13,7 @@ from typing import Any, Final
 from pglast import ast, enums
 
 from pgherd_sidecar.pg.ddl.refusal import DdlNotSupported
-from pgherd_sidecar.pg.ddl.statements import DdlStatement, parse
+from pgherd_sidecar.pg.ddl.statements import DdlStatement, parse_statements
 
 _UPKEEP: Final = (ast.VacuumStmt, ast.ClusterStmt, ast.ReindexStmt)
 """They fire no event triggers before PostgreSQL 17, and lock what they write anew."""
@@ -52,7 +52,7 @@ def local_statements(text: str) -> list[str]:
     Raises:
         DdlNotSupported: one of them would be replicated, or is none that can be executed so.
     """
-    found = parse(text)
+    found = parse_statements(text)
     if not found:
         raise DdlNotSupported("there is no statement in it", _HINT)
     for statement in found:
@@ -62,12 +62,14 @@ def local_statements(text: str) -> list[str]:
 
 def is_upkeep(statement: str) -> bool:
     """Whether a statement writes tables or indexes anew, or collects statistics."""
-    return all(isinstance(one.node, _UPKEEP) for one in parse(statement))
+    return all(isinstance(one.node, _UPKEEP) for one in parse_statements(statement))
 
 
 def runs_code(statement: str) -> bool:
     """Whether it may end its transaction, and begin one that is not read-only: DO and CALL may."""
-    return any(isinstance(one.node, (ast.DoStmt, ast.CallStmt)) for one in parse(statement))
+    return any(
+        isinstance(one.node, (ast.DoStmt, ast.CallStmt)) for one in parse_statements(statement)
+    )
 
 
 def vacuum_full(table: str) -> str:

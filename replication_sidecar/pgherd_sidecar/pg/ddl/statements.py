@@ -183,7 +183,7 @@ def statements_of(captured: Sequence[Captured]) -> list[DdlStatement | None]:
     return found
 
 
-def parse(text: str) -> list[DdlStatement]:
+def parse_statements(text: str) -> list[DdlStatement]:
     """Split a text into statements.
 
     Raises:
@@ -204,7 +204,7 @@ def _stack(command: Captured) -> str:
 
 def _statements_at_top(query: str, captured: Sequence[Captured]) -> list[DdlStatement]:
     """The statements of a message that one of its transactions executed, given its commands."""
-    statements = parse(query)
+    statements = parse_statements(query)
     tags = [command.tag for command in captured]
     readings = [
         part
@@ -278,7 +278,7 @@ def _agrees(statement: DdlStatement, tag: str) -> bool:
 
 def _quoted_statement(command: Captured) -> DdlStatement:
     """The statement that the innermost entry of the stack quotes."""
-    statements = [] if command.quoted is None else parse(command.quoted)
+    statements = [] if command.quoted is None else parse_statements(command.quoted)
     if (
         len(statements) != 1
         or not _fires(statements[0].node)

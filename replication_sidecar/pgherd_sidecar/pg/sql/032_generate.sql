@@ -42,7 +42,7 @@ END $$;
 -- The same for many: `keys`, `pks`, `recs` are per source row; so is `ended`: it needs the base that was kept. `arrays`: the
 -- last two are arrays of equal length, since a row of UPDATE may be two rows here. To take them apart costs as much as all
 -- the rest, so it is not done for the others. Rows are counted when they are records already: an old and a new row side by
--- side may have more columns than PostgreSQL can keep. `again`: what follows each of the two statements.
+-- side may have more columns than PostgreSQL can keep. `again` follows each of the two statements.
 CREATE OR REPLACE FUNCTION pgherd.capture_many(
     tab text, table_keys text, keys text, pks text, recs text, source text, ended text, arrays bool,
     again text DEFAULT '') RETURNS text[]
@@ -122,7 +122,7 @@ BEGIN$f$, CASE WHEN many IS NULL THEN refusals END, $f$
 END $f$));
 END $$;
 
--- Refuses what compressed_otherwise() finds. Of a single row of a statement the capture asks by itself, so this is asked
+-- Refuses what compressed_otherwise() finds. The capture itself asks of a single row of a statement, so this is asked
 -- where it captured none: of rows that only look `suspicious`, of which o and n are paired by `source` then. In a trigger for
 -- rows it comes first, as an expression of PL/pgSQL: a query would see its parameters decompressed.
 -- `sure`: the same as `suspicious` where an updated row travels as a whole.
@@ -177,7 +177,7 @@ BEGIN
 END $$;
 
 -- A deferrable unique or exclusion constraint needs it, too, and before the first row: it waits for nobody who writes the
--- same value, and leaves that to whoever comes later. If that is an applier, nobody looks.
+-- same value, and leaves that to the session that comes later. If that is an applier, nobody looks.
 CREATE OR REPLACE FUNCTION pgherd.before_checks() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -228,8 +228,8 @@ BEGIN
     RETURN kind <> 'INSERT' AND p.referenced OR kind <> 'DELETE' AND p.checked_late;
 END $$;
 
--- May one UPDATE of the table change a row twice? What referential actions change comes in the transition tables of the
--- statement that they belong to, so it is captured with that.
+-- May one UPDATE of the table change a row twice? The changes of referential actions come in the transition tables of the
+-- statement that they belong to, so they are captured with that.
 CREATE OR REPLACE FUNCTION pgherd.is_changed_again(root oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -265,7 +265,7 @@ BEGIN
                                                     ELSE 'pgherd_gen.checks_' || t.relid END)) AS m(name, event, fname);
 END $$;
 
--- Of an updated row of a table that is referenced: does it have another key? NULL where it has none. A condition of the trigger
+-- Does an updated row of a table that is referenced have another key? NULL where it has none. A condition of the trigger
 -- would forbid ALTER COLUMN ... TYPE. The types stand in the text so that it is another one where one of them changes:
 -- PL/pgSQL keeps what it has planned.
 CREATE OR REPLACE FUNCTION pgherd.checks_body(root oid) RETURNS text
@@ -415,7 +415,7 @@ BEGIN
     del_rec := format('pg_catalog.concat(''D'', %s)', key_record);
     upd_rec := pgherd.record_changes(root);
     changed_again := pgherd.is_changed_again(root);
-    -- Paired by key: what is new under a key is that key's final state, whichever row it was before. But a row that is new
+    -- Paired by key: a row that is new under a key is that key's final state, whichever row it was before. But a row that is new
     -- under its key and changed again would seem to have been there before.
     pairs := CASE WHEN changed_again THEN pgherd.update_pairs(root, pgherd.pair_name(root))
                   ELSE format('old_rows o FULL JOIN new_rows n ON (%s)', key_equal) END;
@@ -486,8 +486,8 @@ BEGIN
     END IF;$f$, source, pks, tab, table_keys);
 END $$;
 
--- The rows of a statement, one by one. Of a row that goes to another partition, whose BEFORE INSERT trigger lets it vanish,
--- there is the old one only.
+-- The rows of a statement, one by one. A row that goes to another partition, whose BEFORE INSERT trigger lets it vanish,
+-- comes as the old one only.
 CREATE OR REPLACE FUNCTION pgherd.counted_rows(p record, kind text, by_row bool) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -579,9 +579,9 @@ BEGIN
 END $$;
 
 -- The same for a table whose rows have no identity. A session that takes a row away excludes others that take one with the
--- same image. Rows that are only added exclude nobody: of equal rows as many are there in the end, in whatever order
+-- same image. Rows that are only added exclude nobody: as many equal rows are there in the end, in whatever order
 -- they come. An updated row comes as two records: what it was, and what it has become. It is updated in place
--- elsewhere, too, so that who waits for its lock at READ COMMITTED finds the new version, and not that it has gone;
+-- elsewhere, too, so that a session that waits for its lock at READ COMMITTED finds the new version, and not that it has gone;
 -- unless a column of a unique index has changed (C10).
 CREATE OR REPLACE FUNCTION pgherd.capture_image_source(rel oid, p record, kind text, by_row bool) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -763,7 +763,7 @@ END $$;
 --
 -- A transaction in pieces calls it once for each piece, and one pass for each would cost the square of the table's size.
 -- So after two passes its session notes where each row is, by a hash of the image, and later pieces look there; to take
--- that down costs about two passes more. What is noted need not be true any more: earlier pieces, a truncation and other
+-- that down costs about two passes more. The notes need not be true any more: earlier pieces, a truncation and other
 -- transactions change rows. So a row counts only if it is still at its place with its image. If too few do, the table is
 -- read after all, and after two such passes all is noted anew. The other way, to collect the images and take them away at the
 -- end, would hold whole rows in place of 100 bytes for each, and leave all work to when everybody waits for it.
@@ -809,7 +809,7 @@ BEGIN
         v_passes := 0;
     END IF;
     IF to_regclass($f$, quote_literal(places), $f$) IS DISTINCT FROM NULL THEN
-        -- Of equal rows those up to the last one that was taken are passed over. One more than wanted tells whether that
+        -- The equal rows up to the last one that was taken are passed over. One more than wanted tells whether that
         -- is to be noted.
         WITH u AS (
             SELECT u.v COLLATE "C" AS image, lead(u.v) OVER (ORDER BY u.n) AS made, u.n
@@ -994,8 +994,8 @@ BEGIN
     END IF;
 END $$;
 
--- Makes what is generated agree with the catalog: for the given relations, or for all. Most commands change what the
--- functions of a table are, and not its triggers. Constants in expressions of indexes, and bounds of partitions, are written
+-- Makes what is generated agree with the catalog: for the given relations, or for all. Most commands change the
+-- functions of a table, and not its triggers. Constants in expressions of indexes, and bounds of partitions, are written
 -- as the functions read them (text_settings), however the session writes values.
 CREATE OR REPLACE FUNCTION pgherd.reconcile(rels oid[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning SET DateStyle = 'ISO, YMD'

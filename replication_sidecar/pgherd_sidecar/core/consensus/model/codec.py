@@ -45,8 +45,8 @@ from pgherd_sidecar.core.consensus.model.messages import (
     Vote,
     VoteRequest,
 )
-from pgherd_sidecar.core.consensus.model.parting import Parting, name_and_disk
 from pgherd_sidecar.core.consensus.model.quorum import Member, Membership
+from pgherd_sidecar.core.consensus.model.split import SplitMessage, name_and_disk
 
 VERSION = 3
 
@@ -84,7 +84,7 @@ _BLOCK = Struct(">QQIII")
     _KIND_CHANGE,
     _KIND_MEND,
     _KIND_MENDED,
-    _KIND_PARTING,
+    _KIND_SPLIT,
     _KIND_BARRIER_REQUEST,
     _KIND_BARRIER_REPLY,
     _KIND_QUESTION,
@@ -130,8 +130,8 @@ def encode(message: Message) -> list[bytes]:  # noqa: PLR0911, PLR0912 - one ret
             return _with_blocks(_MENDED.pack(VERSION, _KIND_MENDED, first, len(blocks)), blocks)
         case Change():
             return [_HEAD.pack(VERSION, _KIND_CHANGE), _pack_change(message)]
-        case Parting():
-            return [_HEAD.pack(VERSION, _KIND_PARTING), message.encode()]
+        case SplitMessage():
+            return [_HEAD.pack(VERSION, _KIND_SPLIT), message.encode()]
         case BarrierRequest(number):
             return [_TERM.pack(VERSION, _KIND_BARRIER_REQUEST, number)]
         case BarrierReply(number, last_term, last, membership, disk):
@@ -384,5 +384,5 @@ _DECODERS: dict[int, Callable[[bytes], Message]] = {
     _KIND_BARRIER_REPLY: _decode_barrier_reply,
     _KIND_QUESTION: _decode_question,
     _KIND_ANSWER: _decode_answer,
-    _KIND_PARTING: lambda frame: Parting.decode(frame[_HEAD.size :]),
+    _KIND_SPLIT: lambda frame: SplitMessage.decode(frame[_HEAD.size :]),
 }

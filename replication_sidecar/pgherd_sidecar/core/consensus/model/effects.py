@@ -89,7 +89,7 @@ class PendingEffects:
         """Add a message."""
         self.effects.send.append((peer, message))
 
-    def take(self) -> Effects:
+    def take_effects(self) -> Effects:
         """Return what has collected."""
         effects, self.effects = self.effects, Effects()
         return effects

@@ -26,7 +26,7 @@ class Identity:
         known: position of the newest membership in its log.
         member: that membership names it.
         format: of blocks, messages and entries; a member of another one can't take part.
-        parting: identity of the cluster that the member has consented to become one of [S5].
+        successor: identity of the cluster that the member has consented to become one of [S5].
     """
 
     cluster: str
@@ -37,7 +37,7 @@ class Identity:
     known: int = 0
     member: bool = False
     format: int = VERSION
-    parting: str = ""
+    successor: str = ""
 
 
 def objection(
@@ -104,7 +104,7 @@ def _same_cluster(mine: Identity, other: Identity) -> bool:
     """Tell whether both are of one cluster, or one is what the other has consented to become."""
     if mine.cluster == other.cluster:
         return True
-    return mine.cluster == other.parting or other.cluster == mine.parting
+    return mine.cluster == other.successor or other.cluster == mine.successor
 
 
 def _of_another_kind(mine: Identity, other: Identity) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import msgspec
 
 from pgherd_sidecar.core.consensus.model.blocks import Block, LogBase, TermStart
-from pgherd_sidecar.core.consensus.model.parting import Parting
 from pgherd_sidecar.core.consensus.model.quorum import Member, Membership
+from pgherd_sidecar.core.consensus.model.split import SplitMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ Message = (
     | Mended
     | BarrierRequest
     | BarrierReply
-    | Parting
+    | SplitMessage
     | PollRequest
     | PollReply
 )

@@ -1,4 +1,4 @@
-"""Steps of parting for good that take a closed log: to consent, to go on as another cluster.
+"""Steps of a split for good that take a closed log: to consent, to go on as another cluster.
 
 Who carries them out makes each durable before the next one, in this order, and may die after any:
 it begins again with what is on disk then. First the identity, of all that changes: a member that
@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 
 from pgherd_sidecar.core.consensus.model.blocks import MEMBERSHIP, Block, LogIndex
 from pgherd_sidecar.core.consensus.model.effects import Control, Persist
-from pgherd_sidecar.core.consensus.model.parting import (
+from pgherd_sidecar.core.consensus.model.quorum import Member, Membership, View
+from pgherd_sidecar.core.consensus.model.split import (
     Consent,
     Founding,
-    Part,
-    Parting,
+    SplitMessage,
     SplitPlan,
+    SplitShare,
     consented,
     founding,
 )
-from pgherd_sidecar.core.consensus.model.quorum import Member, Membership, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Become:
 
 
 def consent(
-    known: Parting | None, plan: SplitPlan, mine: Member, control: Control, index: LogIndex
-) -> Parting | None:
+    known: SplitMessage | None, plan: SplitPlan, mine: Member, control: Control, index: LogIndex
+) -> SplitMessage | None:
     """Return what a member knows once it has consented, to be made durable.
 
     Args:
@@ -52,7 +52,7 @@ def consent(
     return consented(known, plan, Consent(mine, control.term, index.last_term, index.last))
 
 
-def remains(name: str, cluster: str, known: Parting | None, *, done: bool) -> bool:
+def remains(name: str, cluster: str, known: SplitMessage | None, *, done: bool) -> bool:
     """Tell whether a member has the last step to do, before its log is opened for a new life.
 
     Args:
@@ -64,11 +64,11 @@ def remains(name: str, cluster: str, known: Parting | None, *, done: bool) -> bo
     """
     if known is None or done or cluster not in (known.plan.cluster, known.plan.successor):
         return False
-    return Part(name, known).complete
+    return SplitShare(name, known).complete
 
 
 def last_step(
-    name: str, cluster: str, known: Parting, control: Control, index: LogIndex
+    name: str, cluster: str, known: SplitMessage, control: Control, index: LogIndex
 ) -> Iterator[Become | Persist]:
     """Return what is left to do for who knows the consents of all parties; may be repeated.
 

@@ -1,10 +1,11 @@
-"""Who parts for good, and when: one member's decisions while its log runs, free of IO [S1-S7].
+"""One member's decisions about a split for good while its log runs, free of IO [S1-S7].
 
 A plan comes from an administrator, by way of any of the parties, or from each of them when they are
 configured so and have been without the others for long enough.
 
-* Nobody parts that is in the primary component, or whose side would be a quorum by its log [S1].
-* By itself a member parts only from those with whom it has been in a primary component since it
+* No member splits off that is in the primary component, or whose side would be a quorum by its
+  log [S1].
+* By itself a member leaves only those with whom it has been in a primary component since it
   started, or after one that was: members that come back from a power failure one by one wait.
 * A member that has consented is *sealed*: it says and takes nothing of the old cluster's log, and
   waits for the other parties, or for an administrator who names fewer.
@@ -16,8 +17,8 @@ The caller makes ``unsaved`` durable before it sends ``take_messages``, and clos
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pgherd_sidecar.core.consensus.model.parting import Part, Parting, SplitPlan, objection
 from pgherd_sidecar.core.consensus.model.quorum import Membership
+from pgherd_sidecar.core.consensus.model.split import SplitMessage, SplitPlan, SplitShare, objection
 
 ORDER_S = 30.0
 """An administrator's wish is forgotten after so long: he sees that it came to nothing."""
@@ -26,7 +27,7 @@ _ECHO_S = 10.0
 
 
 class Impossible(Exception):
-    """These can't part; the message is one line."""
+    """These can't split off; the message is one line."""
 
 
 class Absent(Exception):
@@ -57,7 +58,7 @@ class SplitSurroundings:
 
 
 class Splitting:
-    """One member's share in parting from its cluster.
+    """One member's share in splitting its cluster.
 
     Attributes:
         cluster: identity of the cluster that it is of.
@@ -70,22 +71,28 @@ class Splitting:
     Args:
         name: of this member.
         disk: identity of the disk its log is on.
-        known: what it has on disk about parting.
+        known: what it has on disk about a split.
         delay_s: it is willing by itself after so long without the others; None for never.
     """
 
     def __init__(
-        self, name: str, disk: str, cluster: str, known: Parting | None, *, delay_s: float | None
+        self,
+        name: str,
+        disk: str,
+        cluster: str,
+        known: SplitMessage | None,
+        *,
+        delay_s: float | None,
     ) -> None:
         self.cluster = cluster
         self.due: SplitPlan | None = None
         self.ending = False
         self.trouble = ""
-        self.unsaved: Parting | None = None
+        self.unsaved: SplitMessage | None = None
         self._name = name
         self._me = name, disk
-        self._part = Part(name, known)
-        self.sealed = self._part.plan is not None and self._part.plan.cluster == cluster
+        self._share = SplitShare(name, known)
+        self.sealed = self._share.plan is not None and self._share.plan.cluster == cluster
         self._delay_s = delay_s
         self._was_primary = False
         self._side: frozenset[str] | None = None
@@ -93,33 +100,33 @@ class Splitting:
         self._forget_s = 0.0
         self._orders = False
         self._others: dict[str, SplitPlan] = {}
-        self._messages: list[tuple[str, Parting]] = []
+        self._messages: list[tuple[str, SplitMessage]] = []
 
     @property
     def intent(self) -> SplitPlan | None:
         """What this member is willing for."""
-        return self._part.intent
+        return self._share.intent
 
     @property
     def successor(self) -> str:
         """The cluster that this member has consented to become one of; empty if there is none."""
-        return self._part.plan.successor if self.sealed and self._part.plan is not None else ""
+        return self._share.plan.successor if self.sealed and self._share.plan is not None else ""
 
     @property
     def missing(self) -> tuple[str, ...]:
         """Whose consents a sealed member waits for."""
-        return self._part.missing
+        return self._share.missing
 
-    def take_messages(self) -> list[tuple[str, Parting]]:
+    def take_messages(self) -> list[tuple[str, SplitMessage]]:
         """Return what is to be sent, by name of the member."""
         messages, self._messages = self._messages, []
         return messages
 
-    def plan(self, names: Iterable[str], seen: SplitSurroundings) -> SplitPlan:
+    def make_plan(self, names: Iterable[str], seen: SplitSurroundings) -> SplitPlan:
         """Return the plan of an administrator.
 
         Raises:
-            Impossible: these can't part.
+            Impossible: these can't split off.
             Absent: not all of them are linked with this one.
         """
         wanted, disks = frozenset(names), seen.disks
@@ -135,20 +142,22 @@ class Splitting:
             raise Absent(f"{', '.join(silent)} must be there, and is not linked")
         return plan
 
-    def order(self, plan: SplitPlan, seen: SplitSurroundings, now_s: float) -> None:
-        """Have the parties of a plan part, as soon as all are willing."""
+    def order_split(self, plan: SplitPlan, seen: SplitSurroundings, now_s: float) -> None:
+        """Have the parties of a plan split off, as soon as all are willing."""
         self._want(plan, now_s + ORDER_S, orders=True)
         self._say(seen)
         self._maybe_end(seen)
 
-    def receive(self, sender: str, said: Parting, seen: SplitSurroundings, now_s: float) -> None:
+    def receive(
+        self, sender: str, said: SplitMessage, seen: SplitSurroundings, now_s: float
+    ) -> None:
         """Take what another member says."""
         if self.ending or self._me not in said.plan.parties or sender not in said.plan.names:
             return
-        if self._part.hear(sender, said):
-            self.unsaved = self._part.known
-        if said.plan == self._part.plan:
-            mine = self._part.known
+        if self._share.hear(sender, said):
+            self.unsaved = self._share.known
+        if said.plan == self._share.plan:
+            mine = self._share.known
             if mine is not None and len(said.consents) < len(mine.consents):
                 self._messages.append((sender, mine))
         else:
@@ -156,10 +165,10 @@ class Splitting:
             if self._follows(said) and not self._objection(said.plan, seen):
                 orders = self._orders and said.plan == self.intent
                 self._want(said.plan, now_s + _ECHO_S, orders=orders)
-                self._part.hear(sender, said)
+                self._share.hear(sender, said)
         self._maybe_end(seen)
 
-    def look(self, seen: SplitSurroundings, now_s: float) -> None:
+    def tick(self, seen: SplitSurroundings, now_s: float) -> None:
         """Do what the time demands; called several times a second."""
         if self.ending:
             return
@@ -170,17 +179,17 @@ class Splitting:
         if self.intent is not None and (
             self._objection(self.intent, seen) or now_s >= self._forget_s
         ):
-            self._part.drop()
+            self._share.drop_plan()
         due = self._delay_s is not None and now_s - self._since_s >= self._delay_s
         if side is not None and due and not self.sealed:
-            self._part_by_policy(side, seen, now_s)
+            self._split_by_policy(side, seen, now_s)
         self._say(seen)
         self._maybe_end(seen)
 
-    def _follows(self, said: Parting) -> bool:
+    def _follows(self, said: SplitMessage) -> bool:
         """Tell whether it is for others to say when: an administrator, or who has consented.
 
-        Who is sealed follows the former only: those of two plans would change places for ever.
+        A sealed member follows the former only: those of two plans would change places for ever.
         """
         if said.consents:
             return not self.sealed and (said.plan.ordered or self._delay_s is not None)
@@ -191,9 +200,9 @@ class Splitting:
             self._forget_s = 0.0
         self._orders = orders
         self._forget_s = max(self._forget_s, until_s)
-        self._part.want(plan)
+        self._share.want_plan(plan)
 
-    def _part_by_policy(self, side: frozenset[str], seen: SplitSurroundings, now_s: float) -> None:
+    def _split_by_policy(self, side: frozenset[str], seen: SplitSurroundings, now_s: float) -> None:
         disks = seen.disks
         if not side <= disks.keys():
             return
@@ -216,15 +225,15 @@ class Splitting:
         return self.trouble or objection(plan, seen.membership)
 
     def _say(self, seen: SplitSurroundings) -> None:
-        said = self._part.say(ordered=self._orders)
+        said = self._share.next_message(ordered=self._orders)
         live = self.sealed or (said is not None and said.plan == self.intent)
         if said is not None and live:
             self._messages += [(n, said) for n in sorted(seen.linked.intersection(said.plan.names))]
 
     def _maybe_end(self, seen: SplitSurroundings) -> None:
-        due = self._part.due
+        due = self._share.due
         # what it sees may have changed since it became willing
         self.due = due if due is not None and not self._objection(due, seen) else None
-        if not self.ending and (self.due is not None or (self.sealed and self._part.complete)):
+        if not self.ending and (self.due is not None or (self.sealed and self._share.complete)):
             self.ending = True
             self._say(seen)

@@ -82,7 +82,7 @@ class Ledger:
         """Answers are awaited."""
         return self._round is not None
 
-    def request(
+    def take_request(
         self, gid: int, request: Request, members: Collection[int]
     ) -> list[Conclusion] | None:
         """Take a request at its position; None for a copy of one that was taken before."""
@@ -100,7 +100,7 @@ class Ledger:
         self.silent &= set(members)
         return concluded
 
-    def answer(self, answer: Answer) -> list[Conclusion]:
+    def take_answer(self, answer: Answer) -> list[Conclusion]:
         """Take an answer."""
         self.silent.discard(answer.member)
         self._names[answer.member] = answer.name

@@ -1,4 +1,4 @@
-"""Parting for good: members without a quorum become a cluster of their own [S1-S7, C21].
+"""Splitting for good: members without a quorum become a cluster of their own [S1-S7, C21].
 
 They are the *parties* of a plan. First each says that it is willing, which binds nobody. When all
 of them have said so, or one of them has gone further, each *consents*: its part in the old cluster
@@ -6,8 +6,8 @@ has ended for ever, its log stays as it is, and what it holds is told to the oth
 consents together are facts that never change, so each party that knows them can do the last step
 by itself, whenever: it takes the new identity, and all agree about the seed and the term.
 
-`Part` is one member's share in it, free of IO. Who may part, and when, is the caller's to judge;
-it also makes durable what `Part` knows before it says so, and does the last step.
+`SplitShare` is one member's share in it, free of IO. The caller judges who may split off, and when;
+it also makes durable what `SplitShare` knows before it says so, and does the last step.
 """
 
 import json
@@ -21,7 +21,7 @@ from pgherd_sidecar.core.consensus.model.quorum import Member, Membership, View
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """Which members part from which cluster.
+    """Which members split off from which cluster.
 
     Attributes:
         cluster: identity of the cluster that they are of.
@@ -66,8 +66,8 @@ class Consent:
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
-    """What one party tells another: it would consent to the plan, or has; see `Part`.
+class SplitMessage:
+    """What one party tells another: it would consent to the plan, or has; see `SplitShare`.
 
     Attributes:
         consents: those that the sender knows, sorted by name; none if it would only.
@@ -84,7 +84,7 @@ class Parting:
         return json.dumps(content, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> "Parting":
+    def decode(cls, data: bytes) -> "SplitMessage":
         """Return what was encoded.
 
         Raises:
@@ -99,11 +99,11 @@ class Parting:
                 for row, term, last_term, last in rows
             )
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise RemoteProtocolError(f"not of a parting: {error}") from error
-        parting = cls(plan, consents)
-        if parting.encode() != data or not {one.party for one in consents} <= {*plan.parties}:
-            raise RemoteProtocolError("not of a parting as members encode it")
-        return parting
+            raise RemoteProtocolError(f"not of a split: {error}") from error
+        message = cls(plan, consents)
+        if message.encode() != data or not {one.party for one in consents} <= {*plan.parties}:
+            raise RemoteProtocolError("not of a split as members encode it")
+        return message
 
 
 def name_and_disk(value: object) -> tuple[str, str]:
@@ -133,8 +133,8 @@ class Founding:
     members: tuple[Member, ...]
 
 
-class Part:
-    """One member's share in parting.
+class SplitShare:
+    """One member's share in a split.
 
     Attributes:
         plan: what this member has consented to, None if nothing; survives a restart.
@@ -146,7 +146,7 @@ class Part:
         known: what it knew before a restart; None if it has consented to nothing.
     """
 
-    def __init__(self, name: str, known: Parting | None = None) -> None:
+    def __init__(self, name: str, known: SplitMessage | None = None) -> None:
         self.plan = known.plan if known is not None else None
         self.consents = {c.member.name: c for c in known.consents} if known is not None else {}
         self.intent: SplitPlan | None = None
@@ -154,17 +154,17 @@ class Part:
         self._willing: set[str] = set()
         self._begun = False
 
-    def want(self, plan: SplitPlan) -> None:
+    def want_plan(self, plan: SplitPlan) -> None:
         """Be willing for this and nothing else."""
         if plan != self.intent:
             self._willing, self._begun = {self._name}, False
         self.intent = plan
 
-    def drop(self) -> None:
+    def drop_plan(self) -> None:
         """Be willing for nothing."""
         self.intent = None
 
-    def hear(self, sender: str, said: Parting) -> bool:
+    def hear(self, sender: str, said: SplitMessage) -> bool:
         """Take what another party says.
 
         Returns:
@@ -188,12 +188,12 @@ class Part:
         return plan if self._begun or self._willing.issuperset(plan.names) else None
 
     @property
-    def known(self) -> Parting | None:
+    def known(self) -> SplitMessage | None:
         """What must survive a restart; None if this member has consented to nothing."""
         if self.plan is None:
             return None
         consents = sorted(self.consents.values(), key=lambda one: one.member.name)
-        return Parting(self.plan, tuple(consents))
+        return SplitMessage(self.plan, tuple(consents))
 
     @property
     def complete(self) -> bool:
@@ -206,7 +206,7 @@ class Part:
         names = self.plan.names if self.plan is not None else ()
         return tuple(name for name in names if name not in self.consents)
 
-    def say(self, *, ordered: bool = True) -> Parting | None:
+    def next_message(self, *, ordered: bool = True) -> SplitMessage | None:
         """Return what to tell the other parties, None if there is nothing.
 
         Args:
@@ -215,7 +215,7 @@ class Part:
         """
         if self.intent is not None and self.intent != self.plan:
             plan = self.intent
-            return Parting(replace(plan, ordered=plan.ordered and ordered))
+            return SplitMessage(replace(plan, ordered=plan.ordered and ordered))
         return self.known
 
 
@@ -238,7 +238,7 @@ def objection(plan: SplitPlan, membership: Membership) -> str:
     return ""
 
 
-def consented(known: Parting | None, plan: SplitPlan, consent: Consent) -> Parting:
+def consented(known: SplitMessage | None, plan: SplitPlan, consent: Consent) -> SplitMessage:
     """Return what a member knows that has just consented, to be made durable.
 
     Args:
@@ -248,7 +248,7 @@ def consented(known: Parting | None, plan: SplitPlan, consent: Consent) -> Parti
     """
     consents = {one.party: one for one in known.consents} if known and known.plan == plan else {}
     consents[consent.party] = consent
-    return Parting(plan, tuple(consents[party] for party in sorted(consents)))
+    return SplitMessage(plan, tuple(consents[party] for party in sorted(consents)))
 
 
 def founding(consents: Iterable[Consent]) -> Founding:

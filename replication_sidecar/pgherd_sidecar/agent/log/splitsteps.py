@@ -1,10 +1,9 @@
-"""The steps of parting for good that a member does between two lives of its log [S3, S4, C21].
+"""The steps of a split for good that a member does between two lives of its log [S3, S4, C21].
 
 ``Splitter`` decides about them while the log runs; then the log is closed, they are done here, and
-it begins again. What a member has consented to is on disk before anybody hears of it, in
-``data_dir``::
+it begins again. A consent is on disk before anybody hears of it, in ``data_dir``::
 
-    parting.json   a line of ``core.consensus.model.parting``, then: is the last step done?
+    parting.json   a line of ``core.consensus.model.split``, then: is the last step done?
 
 so a member that dies at any point goes on from there when it starts. A member without that file,
 or with one about a cluster that it is no longer of, is a member like any other.
@@ -21,27 +20,28 @@ from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.log import bootstrap
 from pgherd_sidecar.agent.membership import roster
 from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
-from pgherd_sidecar.core.consensus import Parting, RemoteProtocolError
-from pgherd_sidecar.core.consensus.model.parting import SplitPlan
+from pgherd_sidecar.core.consensus import RemoteProtocolError, SplitMessage
+from pgherd_sidecar.core.consensus.model.split import SplitPlan
 from pgherd_sidecar.core.consensus.split import laststep
 from pgherd_sidecar.env.storage import durable
 
 _log = structlog.get_logger()
 
 _FILE = "parting.json"
+"""The name is that of herds that run."""
 _DONE = b"done"
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
-    """What a member has on disk about parting.
+class StoredSplit:
+    """The knowledge about a split that a member has on disk.
 
     Attributes:
         known: what it has consented to, and the consents that it knows; None if to nothing.
         done: it is a member of the new cluster, and its log has begun there.
     """
 
-    known: Parting | None = None
+    known: SplitMessage | None = None
     done: bool = False
 
     def save(self, directory: Path) -> None:
@@ -55,7 +55,7 @@ class Parted:
         durable.replace(directory, _FILE, b"\n".join(lines))
 
 
-def load(directory: Path) -> Parted:
+def load_split(directory: Path) -> StoredSplit:
     """Return what a member has on disk.
 
     Raises:
@@ -64,9 +64,9 @@ def load(directory: Path) -> Parted:
     path = directory / _FILE
     try:
         known, *rest = path.read_bytes().splitlines()
-        return Parted(Parting.decode(known), done=rest == [_DONE])
+        return StoredSplit(SplitMessage.decode(known), done=rest == [_DONE])
     except FileNotFoundError:
-        return Parted()
+        return StoredSplit()
     except (OSError, ValueError, RemoteProtocolError) as error:
         raise IdentityError(f"{path} is damaged: {error}") from error
 
@@ -82,9 +82,9 @@ def resume(config: NodeConfig, identity: StoredIdentity) -> NodeConfig:
         IdentityError: what is on disk can't be gone on with.
         OSError: it can't be written.
     """
-    parted = load(config.data_dir)
-    known, cluster = parted.known, identity.cluster_id
-    if known is not None and laststep.remains(config.name, cluster, known, done=parted.done):
+    stored = load_split(config.data_dir)
+    known, cluster = stored.known, identity.cluster_id
+    if known is not None and laststep.remains(config.name, cluster, known, done=stored.done):
         try:
             with bootstrap.opened_log(config) as log:
                 for step in laststep.last_step(config.name, cluster, known, log.control, log.index):
@@ -96,7 +96,7 @@ def resume(config: NodeConfig, identity: StoredIdentity) -> NodeConfig:
             raise IdentityError(
                 f"it can't go on in cluster {identity.cluster_id}: {error}"
             ) from error
-        Parted(known, done=True).save(config.data_dir)
+        StoredSplit(known, done=True).save(config.data_dir)
         _log.warning(
             "split.completed",
             cluster_id=identity.cluster_id,
@@ -121,7 +121,7 @@ def consent(config: NodeConfig, disk: str, plan: SplitPlan) -> None:
         BootstrapError: its log has not all that it should have; it goes on as before.
         OSError: it can't be written.
     """
-    before = load(config.data_dir)
+    before = load_split(config.data_dir)
     with bootstrap.opened_log(config) as log:
         bootstrap.require_whole(config, log)
         mine = roster.myself(config, disk)
@@ -130,5 +130,5 @@ def consent(config: NodeConfig, disk: str, plan: SplitPlan) -> None:
     if known is None:
         _log.warning("split.unneeded", members=plan.names)
         return
-    Parted(known).save(config.data_dir)
+    StoredSplit(known).save(config.data_dir)
     _log.warning("split.consented", plan=plan.successor, members=plan.names, position=end)

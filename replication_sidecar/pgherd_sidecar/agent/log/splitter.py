@@ -1,10 +1,10 @@
-"""Members without a quorum that part for good, while their logs run: the talk.
+"""Members without a quorum that split off for good, while their logs run: the talk.
 
-Who may, and when, is ``core.consensus.split.splitting``'s; it is told here what a member sees. What
-has to be done while the log is closed is ``parted``'s: ``on_due`` asks for that, and the log begins
-again afterwards.
+``core.consensus.split.splitting`` decides who may, and when; here it is told what a member sees.
+``splitsteps`` does what has to be done while the log is closed: ``on_due`` asks for that, and the
+log begins again afterwards.
 
-What survives a restart is in ``parted``.
+``splitsteps`` keeps what survives a restart.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ import structlog
 from pgherd_sidecar.agent.admin.port import Refused, Unavailable
 from pgherd_sidecar.agent.base.beat import until_next_s
 from pgherd_sidecar.agent.base.config import NodeConfig
-from pgherd_sidecar.agent.log.parted import Parted, load
+from pgherd_sidecar.agent.log.splitsteps import StoredSplit, load_split
 from pgherd_sidecar.agent.membership.peers import Peers
-from pgherd_sidecar.core.consensus import Membership, Parting
-from pgherd_sidecar.core.consensus.model.parting import SplitPlan
+from pgherd_sidecar.core.consensus import Membership, SplitMessage
+from pgherd_sidecar.core.consensus.model.split import SplitPlan
 from pgherd_sidecar.core.consensus.split.splitting import (
     Absent,
     Impossible,
@@ -33,7 +33,7 @@ _PACE_S = 0.2
 
 
 class _Host(Protocol):
-    """What is asked of the log."""
+    """The log, as far as it is asked here."""
 
     @property
     def membership(self) -> Membership: ...
@@ -46,7 +46,7 @@ class _Host(Protocol):
 
 
 class Splitter:
-    """One member's share in parting from its cluster.
+    """One member's share in splitting its cluster.
 
     Args:
         config: this member's.
@@ -69,7 +69,7 @@ class Splitter:
             config.name,
             disk,
             str(config.cluster_id),
-            load(config.data_dir).known,
+            load_split(config.data_dir).known,
             delay_s=config.timing.partition_split_ms / 1000 if permanent else None,
         )
         self._timer: asyncio.TimerHandle | None = None
@@ -78,7 +78,7 @@ class Splitter:
 
     @property
     def due(self) -> SplitPlan | None:
-        """What this member has to consent to then; None if it has to do the last step."""
+        """The plan that this member has to consent to then; None if it has to do the last step."""
         return self._splitting.due
 
     @property
@@ -93,7 +93,7 @@ class Splitter:
 
     @property
     def reason(self) -> str:
-        """What a sealed member waits for; empty if it is none."""
+        """The reason why a sealed member waits; empty if it is none."""
         if not self.sealed:
             return ""
         return (
@@ -115,26 +115,26 @@ class Splitter:
         if self._timer is not None:
             self._timer.cancel()
 
-    def plan(self, names: Iterable[str]) -> SplitPlan:
+    def make_plan(self, names: Iterable[str]) -> SplitPlan:
         """Return the plan of an administrator.
 
         Raises:
-            Refused: these can't part.
+            Refused: these can't split off.
             Unavailable: not all of them are linked with this one.
         """
         try:
-            return self._splitting.plan(names, self._seen())
+            return self._splitting.make_plan(names, self._seen())
         except Impossible as error:
             raise Refused(str(error)) from error
         except Absent as error:
             raise Unavailable(str(error)) from error
 
-    def order(self, plan: SplitPlan) -> None:
-        """Have the parties of a plan part, as soon as all are willing."""
-        self._splitting.order(plan, self._seen(), asyncio.get_running_loop().time())
+    def order_split(self, plan: SplitPlan) -> None:
+        """Have the parties of a plan split off, as soon as all are willing."""
+        self._splitting.order_split(plan, self._seen(), asyncio.get_running_loop().time())
         self._carry_out()
 
-    def receive(self, sender: str, said: Parting) -> None:
+    def receive(self, sender: str, said: SplitMessage) -> None:
         """Take what another member says."""
         now_s = asyncio.get_running_loop().time()
         self._splitting.receive(sender, said, self._seen(), now_s)
@@ -143,7 +143,7 @@ class Splitter:
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(until_next_s(_PACE_S), self._look)
-        self._splitting.look(self._seen(), loop.time())
+        self._splitting.tick(self._seen(), loop.time())
         self._carry_out()
 
     def _seen(self) -> SplitSurroundings:
@@ -153,7 +153,7 @@ class Splitter:
     def _carry_out(self) -> None:
         splitting = self._splitting
         if splitting.unsaved is not None:
-            Parted(splitting.unsaved).save(self._config.data_dir)
+            StoredSplit(splitting.unsaved).save(self._config.data_dir)
             splitting.unsaved = None
         intent = splitting.intent
         if intent is not None and intent != self._told:

@@ -20,7 +20,7 @@ from .test_restart import run
 @pytest.fixture(params=["0"], ids=["never by itself"])
 def five(work_directory: Path, request: pytest.FixtureRequest) -> Iterator[LocalHerd]:
     """A herd of five votes and three databases, which may split some time after it is cut."""
-    herd = LocalHerd(work_directory / "parting", free_port_base(5))
+    herd = LocalHerd(work_directory / "split", free_port_base(5))
     with standing(herd, "--nodes", "3", "--witness", "2", "--split-after", request.param):
         query(herd.app_dsn("n1"), "CREATE TABLE t (id int PRIMARY KEY)")
         yield herd

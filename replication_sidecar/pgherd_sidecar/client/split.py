@@ -1,4 +1,4 @@
-"""``pgherd split`` for a running herd: by the admin API of one of those that part.
+"""``pgherd split`` for a running herd: by the admin API of one of those that split off.
 
 They go on where they are, under a new identity, with their certificates and without a restart of
 their servers. The others are not asked. ``promoting`` does the same to nodes of this machine that
@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Collection
 
 from pgherd_sidecar.client.admin import AdminClient, AdminError
-from pgherd_sidecar.client.answers import PartingPlan
+from pgherd_sidecar.client.answers import SplitAnswer
 from pgherd_sidecar.client.cluster import PRIMARY
 from pgherd_sidecar.client.errors import HerdError, progress
 
 _POLL_S = 0.2
 
 
-async def part(admin: AdminClient, names: Collection[str], *, yes: bool) -> PartingPlan:
+async def split_herd(admin: AdminClient, names: Collection[str], *, yes: bool) -> SplitAnswer:
     """Tell what will be lost and, if that is agreed to, have it done; return when writes are taken.
 
     Args:
@@ -25,7 +25,7 @@ async def part(admin: AdminClient, names: Collection[str], *, yes: bool) -> Part
         yes: it is agreed to.
 
     Raises:
-        HerdError: they can't part, or nobody has said yes.
+        HerdError: they can't split off, or nobody has said yes.
     """
     plan = await _asked(admin, names, act=False)
     progress(
@@ -41,14 +41,14 @@ async def part(admin: AdminClient, names: Collection[str], *, yes: bool) -> Part
     return plan
 
 
-async def _asked(admin: AdminClient, names: Collection[str], *, act: bool) -> PartingPlan:
+async def _asked(admin: AdminClient, names: Collection[str], *, act: bool) -> SplitAnswer:
     try:
-        return await admin.part(names, act=act)
+        return await admin.split(names, act=act)
     except AdminError as error:
         raise HerdError(f"they can't go on alone: {error.reason}") from error
 
 
-async def _done(admin: AdminClient, plan: PartingPlan) -> bool:
+async def _done(admin: AdminClient, plan: SplitAnswer) -> bool:
     try:
         said = await admin.status()
     except AdminError as error:

@@ -1,4 +1,4 @@
-"""Members that part for good: all of the parties end in one cluster, wherever they die. [S1-S5]"""
+"""Members that split off: all of the parties end in one cluster, wherever they die. [S1-S5]"""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -6,15 +6,15 @@ from uuid import uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgherd_sidecar.core.consensus import Identity, Member, Membership, Parting, View
+from pgherd_sidecar.core.consensus import Identity, Member, Membership, SplitMessage, View
 from pgherd_sidecar.core.consensus import objection as stranger
 from pgherd_sidecar.core.consensus.model.blocks import LogIndex
 from pgherd_sidecar.core.consensus.model.effects import Control
-from pgherd_sidecar.core.consensus.model.parting import (
+from pgherd_sidecar.core.consensus.model.split import (
     Consent,
     Founding,
-    Part,
     SplitPlan,
+    SplitShare,
     consented,
     founding,
     objection,
@@ -33,31 +33,31 @@ class Party:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.disk: Parting | None = None
+        self.disk: SplitMessage | None = None
         self.founded: Founding | None = None
         self.start()
 
     def start(self) -> None:
-        self.part = Part(self.name, self.disk)
+        self.share = SplitShare(self.name, self.disk)
 
     def consent(self) -> None:
         """What the sidecar does with the log closed."""
-        plan = self.part.due
+        plan = self.share.due
         assert plan is not None
         mine = Consent(Member(self.name, f"disk of {self.name}"), *ENDS[self.name])
         self.disk = consented(self.disk, plan, mine)
         self.start()
 
-    def hear(self, sender: str, said: Parting) -> None:
+    def hear(self, sender: str, said: SplitMessage) -> None:
         """As ``Splitter`` does, where every plan is welcome."""
-        if self.part.hear(sender, said):
-            self.disk = self.part.known
-        if said.plan != self.part.plan:
-            self.part.want(said.plan)
-            self.part.hear(sender, said)
+        if self.share.hear(sender, said):
+            self.disk = self.share.known
+        if said.plan != self.share.plan:
+            self.share.want_plan(said.plan)
+            self.share.hear(sender, said)
 
     def found(self) -> None:
-        if self.part.complete and self.disk is not None:
+        if self.share.complete and self.disk is not None:
             found = founding(self.disk.consents)
             assert self.founded in (None, found)
             self.founded = found
@@ -67,14 +67,14 @@ def step(parties: dict[str, Party], one: Party, what: int) -> None:
     """Something happens to one party: it dies, does what is due, or is heard by another one."""
     if what == 0:
         one.start()
-    elif what == 1 and one.part.due is not None:
+    elif what == 1 and one.share.due is not None:
         one.consent()
     elif what == 2:
         one.found()
-    elif what >= 3 and (said := one.part.say()) is not None:
+    elif what >= 3 and (said := one.share.next_message()) is not None:
         other = parties[NAMES[what - 3]]
         if other is not one:
-            other.hear(one.name, Parting.decode(said.encode()))
+            other.hear(one.name, SplitMessage.decode(said.encode()))
 
 
 events = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 5)), max_size=60)
@@ -85,7 +85,7 @@ def test_c21_all_parties_end_in_one_cluster_wherever_they_die(
     happenings: list[tuple[str, int]],
 ) -> None:
     parties = {name: Party(name) for name in NAMES}
-    parties["n1"].part.want(PLAN)
+    parties["n1"].share.want_plan(PLAN)
     for name, what in happenings:
         consents = {one.name: one.disk for one in parties.values()}
         step(parties, parties[name], what)
@@ -95,7 +95,7 @@ def test_c21_all_parties_end_in_one_cluster_wherever_they_die(
             if one.founded is not None:
                 assert all(other.disk is not None for other in parties.values())
     if all(one.disk is None for one in parties.values()):
-        parties["n1"].part.want(PLAN)  # all have died before they promised anything
+        parties["n1"].share.want_plan(PLAN)  # all have died before they promised anything
     for _ in range(8):
         for name in NAMES:
             for what in (3, 4, 5, 1, 2):
@@ -112,22 +112,22 @@ def test_c21_they_go_on_with_the_most_advanced_log_in_a_term_that_nobody_has_see
 
 
 def test_nobody_consents_before_all_are_willing() -> None:
-    part = Part("n1")
-    part.want(PLAN)
-    part.hear("n2", Parting(PLAN))
-    assert part.due is None
-    part.hear("n3", Parting(PLAN))
-    assert part.due == PLAN
+    share = SplitShare("n1")
+    share.want_plan(PLAN)
+    share.hear("n2", SplitMessage(PLAN))
+    assert share.due is None
+    share.hear("n3", SplitMessage(PLAN))
+    assert share.due == PLAN
 
 
 def test_who_has_consented_may_turn_to_fewer_and_tells_nobody_of_the_first_plan() -> None:
     first = consented(None, PLAN, Consent(Member("n1", "disk of n1"), *ENDS["n1"]))
     fewer = replace(PLAN, parties=PLAN.parties[:2])
-    part = Part("n1", first)
-    part.want(fewer)
-    part.hear("n2", Parting(fewer))
-    assert part.due == fewer and fewer.successor != PLAN.successor
-    known = consented(part.known, fewer, first.consents[0])
+    share = SplitShare("n1", first)
+    share.want_plan(fewer)
+    share.hear("n2", SplitMessage(fewer))
+    assert share.due == fewer and fewer.successor != PLAN.successor
+    known = consented(share.known, fewer, first.consents[0])
     assert (known.plan, len(known.consents)) == (fewer, 1)
 
 
@@ -182,16 +182,16 @@ def test_a_voter_on_another_disk_is_no_party() -> None:
     assert "not all" in objection(SplitPlan(CLUSTER, (("n1", "another"),)), FIVE)
 
 
-def test_c21_who_has_parted_is_linked_with_who_is_about_to_and_with_nobody_else_of_old() -> None:
-    def identity(name: str, cluster: str, parting: str = "") -> Identity:
-        return Identity(cluster, name, f"disk of {name}", 1, parting=parting)
+def test_c21_who_has_split_off_is_linked_with_who_is_about_to_and_with_nobody_else_of_old() -> None:
+    def identity(name: str, cluster: str, successor: str = "") -> Identity:
+        return Identity(cluster, name, f"disk of {name}", 1, successor=successor)
 
     old = identity("n4", CLUSTER)
     sealed = identity("n1", CLUSTER, PLAN.successor)
-    parted = identity("n2", PLAN.successor)
+    split_off = identity("n2", PLAN.successor)
     membership = of("n1", "n2", "n3", "n4", "n5")
-    assert stranger(sealed, parted, membership) == stranger(parted, sealed, membership) == ""
-    for mine, other in ((old, parted), (parted, old)):
+    assert stranger(sealed, split_off, membership) == stranger(split_off, sealed, membership) == ""
+    for mine, other in ((old, split_off), (split_off, old)):
         refusal = stranger(mine, other, membership)
         assert CLUSTER in refusal and PLAN.successor in refusal
 

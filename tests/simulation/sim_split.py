@@ -1,10 +1,10 @@
-"""A simulated member's share in parting for good, and what must hold of all partings. [S1-S7, C21]
+"""A simulated member's share in a split for good, and what must hold of all splits. [S1-S7, C21]
 
-`Parter` is the shell around the core's decisions, as the sidecar's `parting` and `parted` are: it
-sends what is said, keeps on disk what is known, and does the steps that take a closed log, late and
-one at a time, so that the process may die before, between and in the midst of them.
+`SimSplitter` is the shell around the core's decisions, like `splitter` and `splitsteps` of the
+sidecar: it sends what is said, keeps on disk what is known, and does the steps that take a closed
+log, late and one at a time, so that the process may die before, between and in the midst of them.
 
-`Partings` is told of all that. Each cluster has a checker of its own, which begins with the log of
+`Splits` is told of all that. Each cluster has a checker of its own, which begins with the log of
 the seed; besides
 
 S1  nobody consents whose log makes the parties a quorum
@@ -21,7 +21,7 @@ from pgherd_sidecar.core.consensus import Identity, Membership, Persist
 from pgherd_sidecar.core.consensus.model import identity as guard
 from pgherd_sidecar.core.consensus.model.blocks import LogIndex
 from pgherd_sidecar.core.consensus.model.messages import Message
-from pgherd_sidecar.core.consensus.model.parting import Parting, SplitPlan, founding
+from pgherd_sidecar.core.consensus.model.split import SplitMessage, SplitPlan, founding
 from pgherd_sidecar.core.consensus.split import laststep
 from pgherd_sidecar.core.consensus.split.splitting import (
     Absent,
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from sim_node import SimNode
 
 
-class Partings:
-    """All clusters of a world, and what was promised when they parted."""
+class Splits:
+    """All clusters of a world, and what was promised when they split."""
 
     def __init__(self, cluster: str, checker: Checker) -> None:
         self.checkers = {cluster: checker}
@@ -55,7 +55,7 @@ class Partings:
         known = node.checker.disks[node.disk_id]
         self._had[plan.successor, node.disk_id] = known.copy(), index.copy()
 
-    def became(self, node: "SimNode", known: Parting) -> None:
+    def became(self, node: "SimNode", known: SplitMessage) -> None:
         """Give a member that has a new identity to the checker of that cluster."""
         cluster = known.plan.successor
         went = self._went.setdefault((node.disk_id, known.plan.cluster), cluster)
@@ -65,7 +65,7 @@ class Partings:
         checker = node.checker = self.checkers[cluster]
         checker.disks[node.disk_id] = self._had[cluster, node.disk_id][0].copy()
 
-    def _split(self, old: Checker, known: Parting) -> Checker:
+    def _split(self, old: Checker, known: SplitMessage) -> Checker:
         plan, found = known.plan, founding(known.consents)
         require(len(known.consents) == len(plan.parties), f"S4: {known} is not complete")
         for one in known.consents:
@@ -86,30 +86,30 @@ class Partings:
 
     def says(self, node: "SimNode", message: Message) -> None:
         """Check what leaves a member."""
-        gone = (node.name, node.disk_id, node.parter.cluster) in self.gone
-        require(not gone or isinstance(message, Parting), f"S3: {node.name} says {message}")
+        gone = (node.name, node.disk_id, node.splitter.cluster) in self.gone
+        require(not gone or isinstance(message, SplitMessage), f"S3: {node.name} says {message}")
 
     def hears(self, node: "SimNode", cluster: str, message: Message) -> None:
         """Check what reaches a member; who has consented is linked with both clusters, and deaf."""
-        same = cluster == node.parter.cluster or isinstance(message, Parting)
-        here = node.parter.cluster
+        same = cluster == node.splitter.cluster or isinstance(message, SplitMessage)
+        here = node.splitter.cluster
         fine = same or node.member is None
         require(fine, f"S5: {node.name} of {here} hears {message} of {cluster}")
 
 
-class Parter:
-    """What of a machine is about parting.
+class SimSplitter:
+    """What of a machine is about splits.
 
     Attributes:
         cluster: that it is of, by the identity on its disk.
-        known: what is on its disk about parting; so is `done`.
+        known: what is on its disk about a split; so is `done`.
         splitting: decides, while a process runs.
         closed: a process runs, and does something with the log closed.
     """
 
     def __init__(self, node: "SimNode", cluster: str, delay_s: float | None) -> None:
         self.cluster = cluster
-        self.known: Parting | None = None
+        self.known: SplitMessage | None = None
         self.done = False
         self.splitting: Splitting | None = None
         self.closed = False
@@ -165,13 +165,13 @@ class Parter:
             return
         node.world.point(node, "note")
         if step is None:
-            node.world.probe("parted")
+            node.world.probe("split")
             self.done = self._resumed = True
             self._open()
             return
         self.cluster = step.cluster
         node.world.tell(node.name, f"is of cluster {self.cluster}")
-        node.world.partings.became(node, known)
+        node.world.splits.became(node, known)
         self._later(lambda: self._go_on(steps))
 
     def _persisted(self, step: Persist, steps: "Iterator[laststep.Become | Persist]") -> None:
@@ -190,7 +190,7 @@ class Parter:
             node.world.point(node, "note")
             self.known, self.done = known, False
             node.world.tell(node.name, f"consents to {plan.names}")
-            node.world.partings.consented(node, plan, log.index)
+            node.world.splits.consented(node, plan, log.index)
         self._open()
 
     def _open(self) -> None:
@@ -231,10 +231,10 @@ class Parter:
             self._linked = frozenset(
                 other.name for other in world.nodes.values() if world.promoter.linked(node, other)
             )
-        self.splitting.look(self.seen, node.clock)
+        self.splitting.tick(self.seen, node.clock)
         self._carry_out()
 
-    def receive(self, sender: str, said: Parting) -> None:
+    def receive(self, sender: str, said: SplitMessage) -> None:
         """Take what another member says."""
         node, world = self._node, self._node.world
         if world.now < node.paused_until:
@@ -248,13 +248,13 @@ class Parter:
         if self.splitting is None:
             return False
         try:
-            plan = self.splitting.plan(names, self.seen)
+            plan = self.splitting.make_plan(names, self.seen)
         except Impossible:
             return False
         except Absent:
             return True
-        self._node.world.tell("admin", f"asks {self._node.name} to part as {plan.names}")
-        self.splitting.order(plan, self.seen, self._node.clock)
+        self._node.world.tell("admin", f"asks {self._node.name} to split off as {plan.names}")
+        self.splitting.order_split(plan, self.seen, self._node.clock)
         self._carry_out()
         return True
 
@@ -271,8 +271,8 @@ class Parter:
     def as_known(self) -> Identity:
         """What the member says of itself."""
         node = self._node
-        parting = self.splitting.successor if self.splitting is not None else ""
-        return Identity(self.cluster, node.name, node.disk_id, 0, parting=parting)
+        successor = self.splitting.successor if self.splitting is not None else ""
+        return Identity(self.cluster, node.name, node.disk_id, 0, successor=successor)
 
     def _carry_out(self) -> None:
         node, splitting = self._node, self.splitting
@@ -294,7 +294,7 @@ class Parter:
                 self._open()
 
 
-def fit(one: Parter, other: Parter) -> bool:
+def fit(one: SimSplitter, other: SimSplitter) -> bool:
     """Tell whether two members keep a link with each other, whatever is in their logs."""
     if one.cluster == other.cluster:
         return True
