@@ -1,4 +1,4 @@
-"""What isolationtester printed is divided among the permutations."""
+"""The output of isolationtester is divided among the permutations."""
 
 from compatibility.isolation import permutations
 
