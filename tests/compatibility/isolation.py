@@ -6,13 +6,15 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from compatibility.differences import NOT_PLAYED, difference
 from compatibility.scheduled import Scheduled
 from compatibility.sources import FetchError
 from compatibility.suites import Server
 
+_SERIALIZABLE = re.compile("isolation level serializable", re.IGNORECASE)
 _FILE_S = 900
 _STEP_S = 60
 """``isolationtester`` cancels a step after this time; PostgreSQL's own is five minutes."""
@@ -34,12 +36,15 @@ class Isolation(Scheduled):
                 f"{self._tester} is not there: install postgresql-server-dev-{self.version}"
             )
 
+    def specification(self, name: str) -> str:
+        """Read what ``isolationtester`` is to play."""
+        return (self.sources / "specs" / f"{name}.spec").read_text()
+
     def said(self, name: str, server: Server, work: Path) -> dict[str, str]:
-        specification = (self.sources / "specs" / f"{name}.spec").read_bytes()
         settings = "-c intervalstyle=postgres_verbose -c lc_messages=C"
         try:
             done = subprocess.run(
-                [self._tester, server.admin], input=specification, check=False,
+                [self._tester, server.admin], input=self.specification(name).encode(), check=False,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_FILE_S,
                 env=os.environ | {
                     "PGISOLATIONTIMEOUT": str(_STEP_S), "PGOPTIONS": settings, "PGTZ": "PST8PDT",
@@ -49,7 +54,25 @@ class Isolation(Scheduled):
             output = done.stdout
         except subprocess.TimeoutExpired as ended:
             output = ended.stdout or b""
-        return permutations(output.decode(errors="replace"))
+        played = permutations(output.decode(errors="replace"))
+        last = next(reversed(played.values()), "")  # it tells why no more was played
+        return dict.fromkeys(self.wanted.get(name, ()), f"{NOT_PLAYED}\n{last}") | played
+
+    def reason(self, name: str, wanted: str, text: str) -> str:
+        return difference(name, wanted, text)
+
+
+class SnapshotIsolation(Isolation):
+    """The specifications at SERIALIZABLE, played at REPEATABLE READ, where a herd takes writes."""
+
+    name = "PostgreSQL's isolation tests at REPEATABLE READ"
+
+    def names(self, only: Sequence[str]) -> list[str]:
+        plain = super().specification
+        return [name for name in super().names(only) if _SERIALIZABLE.search(plain(name))]
+
+    def specification(self, name: str) -> str:
+        return _SERIALIZABLE.sub("ISOLATION LEVEL REPEATABLE READ", super().specification(name))
 
 
 def permutations(output: str) -> dict[str, str]:
@@ -59,22 +82,23 @@ def permutations(output: str) -> dict[str, str]:
         output: all that it printed of one specification.
 
     Returns:
-        By permutation, in its own words: what its steps said. Lines before the first permutation,
-        such as an error of the specification, are under "setup".
+        By permutation, in its own words: what its steps said. An error of the specification, before
+        the first permutation, is under "setup".
     """
     found: dict[str, list[str]] = {}
-    said = found.setdefault("setup", [])
-    for line in _without_times(output):
+    name = "setup"
+    for line in _telling(output):
         begins = re.match(r"starting permutation: (.*)", line)
         if begins:
-            said = found.setdefault(begins[1], [])
-        else:
-            said.append(line)
+            name = begins[1]
+            found.setdefault(name, [])
+        elif line or name in found:
+            found.setdefault(name, []).append(line)
     return {permutation: "\n".join(lines).strip("\n") for permutation, lines in found.items()}
 
 
-def _without_times(output: str) -> Iterator[str]:
+def _telling(output: str) -> Iterator[str]:
     """Leave out numbers of processes, and the lines that tell where in a function an error was."""
     for line in output.splitlines():
-        if not line.startswith(("CONTEXT:", "PL/pgSQL function", "SQL statement")):
+        if not line.startswith(("Parsed test", "CONTEXT:", "PL/pgSQL function", "SQL statement")):
             yield re.sub(r"\b[Pp]rocess \d+", "process", line)

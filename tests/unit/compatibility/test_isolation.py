@@ -19,9 +19,14 @@ step b: UPDATE t SET a = 2;
 
 def test_each_permutation_has_what_its_steps_said() -> None:
     assert permutations(_OUTPUT) == {
-        "setup": "Parsed test spec with 2 sessions",
         "a b": "step a: UPDATE t SET a = 1;\nstep b: UPDATE t SET a = 2; <waiting ...>\n"
         "s2: NOTICE:  process waits\nstep b: <... completed>\n"
         "ERROR:  could not serialize access",
         "b a": "step b: UPDATE t SET a = 2;",
+    }
+
+
+def test_an_error_before_the_first_permutation_is_kept() -> None:
+    assert permutations("Parsed test spec with 1 sessions\nsetup failed: ERROR:  no\n") == {
+        "setup": "setup failed: ERROR:  no"
     }
