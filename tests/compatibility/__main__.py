@@ -21,7 +21,7 @@ from psycopg.conninfo import make_conninfo
 from benchmarks.herd import sidecar_logs
 from benchmarks.peers.postgres import PostgresServer
 from benchmarks.trouble import Logs
-from compatibility.isolation import Isolation
+from compatibility.isolation import Isolation, SnapshotIsolation
 from compatibility.outcomes import NoReportError, compare, outcomes
 from compatibility.regression import Regression
 from compatibility.sources import FetchError
@@ -33,6 +33,7 @@ SUITES: dict[str, Suite] = {
     "django": Django(),
     "regress": Regression(),
     "isolation": Isolation(),
+    "snapshots": SnapshotIsolation(),
 }
 
 
@@ -103,7 +104,7 @@ def play(name: str, work: Path, only: Sequence[str], *, reports: Path) -> bool:
         f" {took['herd'] / took['plain']:.1f} times as long"
     )
     for cause, count in found.causes().most_common():
-        say(f"  {count:5} {cause}")
+        say(f"  {count:5} {cause}; {found.files_spoilt_by(cause)} files differ by nothing else")
     (reports / f"{name}-differing.txt").write_text(
         "".join(f"==== {test}\n{text}\n" for test, text in sorted(found.differing.items()))
     )

@@ -1,43 +1,34 @@
 """PostgreSQL's own isolation tests: interleaved sessions should end as on a plain server.
 
-Each specification is played by ``isolationtester``, which PostgreSQL's packages for developers
-bring. What it prints of a permutation of the steps is one test.
+``isolationtester`` plays each specification. PostgreSQL's packages for developers bring it.
 """
 
 import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from xml.etree import ElementTree
 
-from benchmarks.commands import postgres_bin
-from compatibility.regression import add_case
-from compatibility.sources import FetchError, from_debian
+from compatibility.differences import NOT_PLAYED, difference
+from compatibility.scheduled import Scheduled
+from compatibility.sources import FetchError
 from compatibility.suites import Server
 
+_SERIALIZABLE = re.compile("isolation level serializable", re.IGNORECASE)
 _FILE_S = 900
 _STEP_S = 60
-"""After which ``isolationtester`` cancels a step; PostgreSQL's own is five minutes."""
+"""``isolationtester`` cancels a step after this time; PostgreSQL's own is five minutes."""
 
 
-@dataclass
-class Isolation:
-    """PostgreSQL's isolation tests, of the version that is installed.
+class Isolation(Scheduled):
+    """PostgreSQL's isolation tests. A test is a permutation of the steps of a specification."""
 
-    Attributes:
-        wanted: by specification, what the plain server did at each permutation.
-    """
-
-    name: str = "PostgreSQL's isolation tests"
-    version: str = ""
-    wanted: dict[str, dict[str, str]] = field(default_factory=dict)
+    name = "PostgreSQL's isolation tests"
+    folder = "isolation"
+    schedule = "isolation_schedule"
 
     def fetch(self, work: Path) -> None:
-        self.version = postgres_bin().parent.name
-        package = from_debian(f"postgresql-{self.version}", work, installed=True)
-        self._sources = package / "src" / "test" / "isolation"
+        super().fetch(work)
         library = Path(f"/usr/lib/postgresql/{self.version}/lib")
         self._tester = library / "pgxs" / "src" / "test" / "isolation" / "isolationtester"
         if not self._tester.exists():
@@ -45,70 +36,78 @@ class Isolation:
                 f"{self._tester} is not there: install postgresql-server-dev-{self.version}"
             )
 
-    def run(self, server: Server, work: Path, report: Path, only: Sequence[str]) -> None:
-        """Play the specifications; the first run tells what the next ones should do."""
-        plain = not self.wanted
-        suite = ElementTree.Element("testsuite", name=self.name)
-        for name in specifications(self._sources, only):
-            done = permutations(self._play(name, server))
-            if plain:
-                self.wanted[name] = done
-            for permutation in self.wanted[name]:
-                wanted = self.wanted[name][permutation]
-                add_case(suite, name, permutation, wanted, done.get(permutation, "not played"))
-            ElementTree.ElementTree(suite).write(report)
+    def specification(self, name: str) -> str:
+        """Read what ``isolationtester`` is to play."""
+        return (self.sources / "specs" / f"{name}.spec").read_text()
 
-    def _play(self, name: str, server: Server) -> str:
-        specification = (self._sources / "specs" / f"{name}.spec").read_bytes()
+    def said(self, name: str, server: Server, work: Path) -> dict[str, str]:
         settings = "-c intervalstyle=postgres_verbose -c lc_messages=C"
         try:
             done = subprocess.run(
-                [self._tester, server.admin], input=specification, check=False,
+                [self._tester, server.admin], input=self.specification(name).encode(), check=False,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_FILE_S,
                 env=os.environ | {
                     "PGISOLATIONTIMEOUT": str(_STEP_S), "PGOPTIONS": settings, "PGTZ": "PST8PDT",
                     "PGDATESTYLE": "Postgres, MDY", "LC_MESSAGES": "C",
                 },
             )  # fmt: skip
+            output = done.stdout
         except subprocess.TimeoutExpired as ended:
-            return (ended.stdout or b"").decode(errors="replace")
-        return done.stdout.decode(errors="replace")
+            output = ended.stdout or b""
+        played = permutations(output.decode(errors="replace"))
+        last = next(reversed(played.values()), "")  # it tells why no more was played
+        return dict.fromkeys(self.wanted.get(name, ()), f"{NOT_PLAYED}\n{last}") | played
+
+    def reason(self, name: str, wanted: str, text: str) -> str:
+        return difference(name, wanted, text)
 
 
-def specifications(sources: Path, only: Sequence[str]) -> list[str]:
-    """Names of the specifications in the order of the schedule, or of those that are asked for."""
-    scheduled = [
-        name
-        for line in (sources / "isolation_schedule").read_text().splitlines()
-        if line.startswith("test:")
-        for name in line.removeprefix("test:").split()
-    ]
-    unknown = set(only) - set(scheduled)
-    if unknown:
-        raise FetchError(f"the schedule has no {', '.join(sorted(unknown))}")
-    return [name for name in scheduled if not only or name in only]
+class SnapshotIsolation(Isolation):
+    """The specifications at SERIALIZABLE, played at REPEATABLE READ, where a herd takes writes."""
+
+    name = "PostgreSQL's isolation tests at REPEATABLE READ"
+
+    def names(self, only: Sequence[str]) -> list[str]:
+        plain = super().specification
+        return [name for name in super().names(only) if _SERIALIZABLE.search(plain(name))]
+
+    def specification(self, name: str) -> str:
+        text = _SERIALIZABLE.sub("ISOLATION LEVEL REPEATABLE READ", super().specification(name))
+        parts = re.split(r"(?m)^(?=session|permutation)", text)
+        # A transaction that ends with an error at SERIALIZABLE may stay open here.
+        ends = ("\nteardown { ROLLBACK; }\n" if _open_ended(part) else "" for part in parts)
+        return "".join(part + end for part, end in zip(parts, ends, strict=True))
+
+
+def _open_ended(part: str) -> bool:
+    """Tell whether a part of a specification is a session that nothing follows."""
+    return part.startswith("session") and not re.search(r"(?m)^\s*teardown", part)
 
 
 def permutations(output: str) -> dict[str, str]:
-    """Divide what ``isolationtester`` printed among the permutations of the steps.
+    """Divide the output of ``isolationtester`` among the permutations of the steps.
+
+    Args:
+        output: all that it printed of one specification.
 
     Returns:
-        By permutation, in its own words: what its steps said. What comes before the first, such as
-        an error of the specification, is under "setup".
+        By permutation, in its own words: what its steps said. An error of the specification, before
+        the first permutation, is under "setup".
     """
     found: dict[str, list[str]] = {}
-    said = found.setdefault("setup", [])
-    for line in _without_times(output):
+    name = "setup"
+    for line in _telling(output):
         begins = re.match(r"starting permutation: (.*)", line)
         if begins:
-            said = found.setdefault(begins[1], [])
-        else:
-            said.append(line)
+            name = begins[1]
+            found.setdefault(name, [])
+        elif line or name in found:
+            found.setdefault(name, []).append(line)
     return {permutation: "\n".join(lines).strip("\n") for permutation, lines in found.items()}
 
 
-def _without_times(output: str) -> Iterator[str]:
-    """Lines without the number of a process, and without where in a function an error was."""
+def _telling(output: str) -> Iterator[str]:
+    """Leave out numbers of processes, and the lines that tell where in a function an error was."""
     for line in output.splitlines():
-        if not line.startswith(("CONTEXT:", "PL/pgSQL function", "SQL statement")):
+        if not line.startswith(("Parsed test", "CONTEXT:", "PL/pgSQL function", "SQL statement")):
             yield re.sub(r"\b[Pp]rocess \d+", "process", line)

@@ -1,7 +1,7 @@
 """Outcomes of a test suite: read from JUnit's XML, and compared between two servers."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +35,15 @@ class Comparison:
     whole: int
 
     def causes(self) -> Counter[str]:
-        """How often each cause was met: first lines, without what differs from test to test."""
+        """Count the tests of each cause: first lines, without what differs from test to test."""
         return Counter(cause(text) for text in self.differing.values())
+
+    def files_spoilt_by(self, only: str) -> int:
+        """Count the files that would be whole but for one cause."""
+        causes = defaultdict(set)
+        for test, text in self.differing.items():
+            causes[_file(test)].add(cause(text))
+        return sum(found == {only} for found in causes.values())
 
 
 def outcomes(report: Path) -> dict[str, str | None]:
@@ -80,11 +87,15 @@ def compare(plain: Mapping[str, str | None], herd: Mapping[str, str | None]) -> 
         if (outcome := herd.get(name, "not run")) != PASSED
     }
     skipped = sum(outcome is None for outcome in plain.values())
-    files, spoilt = ({name.partition("::")[0] for name in names} for names in (passed, differing))
+    files, spoilt = ({_file(name) for name in names} for names in (passed, differing))
     return Comparison(
         len(passed), len(passed) - len(differing), differing, skipped,
         len(files), len(files - spoilt),
     )  # fmt: skip
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def cause(text: str) -> str:

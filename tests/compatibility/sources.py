@@ -6,7 +6,8 @@ What has been fetched once is used again. Nothing is installed but into virtual 
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cmp_to_key
 from pathlib import Path
 
 
@@ -45,14 +46,14 @@ def from_index(name: str, version: str, work: Path) -> Path:
 def from_debian(package: str, work: Path, *, installed: bool = False) -> Path:
     """Fetch and unpack the upstream part of a Debian source package.
 
-    The machine's lists of package sources stay as they are: a copy of them that asks for sources
-    is used.
+    The function leaves the machine's lists of package sources as they are. It uses a copy of them
+    that asks for sources.
 
     Args:
         package: name of the source package.
         work: directory for what is fetched.
-        installed: of the version that the package of this name has here, or else of the newest of
-            its name that can be had, instead of the newest.
+        installed: try the version that is installed here first.
+            Afterwards, and otherwise, the newest version comes first.
 
     Returns:
         The directory of its sources.
@@ -74,7 +75,8 @@ def from_debian(package: str, work: Path, *, installed: bool = False) -> Path:
         _run(["apt-get", *options, "-qq", "update"], "apt-get cannot update its lists")
         offered = _run(["apt-cache", *options, "showsrc", package], f"nobody knows {package}")
         # The archive of security updates gives a package longer than its sources.
-        wanted += [f"{package}={one}" for one in re.findall(r"(?m)^Version: (.*)$", offered)]
+        versions = newest_first(re.findall(r"(?m)^Version: (.*)$", offered))
+        wanted += [f"{package}={version}" for version in versions]
     refusals = []
     for one in wanted:
         target = work / one
@@ -114,6 +116,16 @@ def environment(name: str, requirements: Sequence[str], work: Path) -> Path:
         )
         done.touch()
     return python
+
+
+def newest_first(versions: Iterable[str]) -> list[str]:
+    """Sort versions as Debian orders them."""
+
+    def order(one: str, other: str) -> int:
+        compared = ["dpkg", "--compare-versions", one, "lt", other]
+        return -1 if subprocess.run(compared, check=False).returncode else 1
+
+    return sorted(set(versions), key=cmp_to_key(order))
 
 
 def _installed(package: str) -> str:

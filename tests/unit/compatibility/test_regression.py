@@ -1,4 +1,4 @@
-"""What psql printed is divided among the statements of a file."""
+"""The output of psql is divided among the statements of a file."""
 
 from compatibility.regression import statements
 
@@ -38,6 +38,6 @@ def test_rows_of_a_copy_are_not_looked_for_elsewhere() -> None:
     assert statements(
         "COPY t FROM stdin;\n1\n\\.\nSELECT 2;\n", "COPY t FROM stdin;\nSELECT 2;\n2\n"
     ) == {
-        1: "",
-        4: "2",
+        "1": "",
+        "4": "2",
     }

@@ -50,3 +50,11 @@ def test_a_file_is_whole_if_nothing_of_it_differs() -> None:
     plain = {"a::1": PASSED, "a::2": PASSED, "b::1": PASSED, "b::2": "fails", "c::1": "fails"}
     found = compare(plain, {"a::1": "differs", "a::2": PASSED, "b::1": PASSED})
     assert (found.whole, found.files) == (1, 2)
+
+
+def test_a_file_is_spoilt_by_a_cause_if_it_has_no_other() -> None:
+    plain = dict.fromkeys(("a::1", "a::2", "b::1", "b::2", "c::1"), PASSED)
+    herd = {"a::1": "refused 1", "a::2": "refused 2", "b::1": "refused 3", "b::2": "lost"}
+    found = compare(plain, herd | {"c::1": PASSED})
+    assert found.files_spoilt_by("refused N") == 1
+    assert found.files_spoilt_by("lost") == 0
