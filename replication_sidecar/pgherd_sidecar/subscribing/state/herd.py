@@ -20,7 +20,10 @@ _PARTS = (
 FENCED = 1 << 62
 """The revision of no order of a herd: no feeder of it writes there any more."""
 TAKEN_OVER = FENCED + 1
-"""Likewise; of a subscriber that takes writes."""
+"""Likewise; of a subscriber that a failover has had take writes."""
+RELEASED = FENCED + 2
+"""Likewise; of one that a switchover has had take writes, so nothing is lost."""
+TAKES_WRITES = frozenset({TAKEN_OVER, RELEASED})
 HERD = "herd"
 """In place of the name of a provider: the members. No subscription has this name."""
 
