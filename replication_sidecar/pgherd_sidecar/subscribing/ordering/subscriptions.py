@@ -180,8 +180,10 @@ async def end(
     cluster = await herd.cluster(session)
     rows: Statements = [
         *handed_over(name, heir, all_known),
-        ("all_able", {"name": name}), ("unsubscribe", {"name": name}),
+        ("all_able", {"name": name}), ("note_end", {"name": name, "silent": herd_only}),
+        ("unsubscribe", {"name": name}),
     ]  # fmt: skip
+    await herd.keep_ends(session)
     if herd_only:
         await herd.execute(session, rows)
         return None
@@ -215,7 +217,7 @@ async def end(
             )
         if known.provider is None:
             # Its feeders leave, and it can be ended again until the subscriber has let go.
-            handing, last = rows[:-1], rows[-1:]
+            handing, last = rows[:-2], rows[-2:]
             values = {"name": name, "generation": known.generation, "dsn": known.dsn}
             stop = ("stop", values | {"reason": _ENDS})
             await herd.execute(session, [*handing, stop], check)
