@@ -12,6 +12,7 @@ from pgherd_sidecar.subscribing.failover import switchover
 from pgherd_sidecar.subscribing.ordering.sets import Statements, named
 from pgherd_sidecar.subscribing.state import followed, herd, orders, subscriber
 from pgherd_sidecar.subscribing.state.connections import connect
+from pgherd_sidecar.subscribing.state.errors import MovedOnError, StoppedError
 from pgherd_sidecar.subscribing.state.herd import FENCED, HERD, Subscription, TableSet
 from pgherd_sidecar.subscribing.state.holdings import SCHEMA
 from pgherd_sidecar.tables.sessions import Session, is_transient, message_of
@@ -167,7 +168,7 @@ async def end(
 
     Raises:
         HerdError: there is none of this name, or it feeds others.
-        StoppedError: its set is on its way to the subscriber.
+        StoppedError: its set is on its way to the subscriber, or somebody orders it otherwise.
         SubscriberError: the subscriber can't be reached, or says no. The herd has the subscription
             still, so that this may be repeated.
         psycopg.Error: the herd says no.
@@ -190,6 +191,9 @@ async def end(
 
     async def check() -> None:
         await switchover.require_no_move(session, known)
+        for now in await herd.subscriptions(session):
+            if now.name == name and now.revision != known.revision:
+                raise StoppedError(f"subscription {name} has another order by now: repeat this")
 
     await check()  # also if the subscriber is not reached: then --herd-only is no way out
     try:
@@ -222,7 +226,7 @@ async def end(
             stop = ("stop", values | {"reason": _ENDS})
             await herd.execute(session, [*handing, stop], check)
             await _leave(there, "the subscription is stopped, and has not ended", patience_s)
-            await herd.execute(session, last)
+            await herd.execute(session, last, check)
         else:
             await herd.execute(session, rows, check)
             so_far = f"it has ended in the herd, and {known.provider} is told of it"
@@ -244,6 +248,9 @@ async def _leave(there: subscriber.Subscriber, so_far: str, patience_s: float) -
             while True:
                 try:
                     await there.leave()
+                except MovedOnError as error:
+                    said = str(error)
+                    break
                 except psycopg.Error as error:
                     said = message_of(error)
                     if not is_transient(error) or there.session.closed:

@@ -274,8 +274,15 @@ UPDATE pgherd_subscriber.tables SET generation = 0
 -- name: forget_tables
 DELETE FROM pgherd_subscriber.tables WHERE subscription = %(name)s
 
+-- A later order may have claimed it meanwhile.
 -- name: forget
-DELETE FROM pgherd_subscriber.standing WHERE subscription = %(name)s
+DELETE FROM pgherd_subscriber.standing
+ WHERE subscription = %(name)s AND (revision <= %(revision)s OR revision >= %(fenced)s)
+
+-- It is another one's: of a later order, or of another herd.
+-- name: later
+SELECT s.revision FROM pgherd_subscriber.standing s
+ WHERE s.subscription = %(name)s AND (s.revision > %(revision)s AND s.revision < %(fenced)s OR s.cluster <> %(cluster)s::text)
 
 -- name: left
 SELECT EXISTS (SELECT FROM pgherd_subscriber.standing) AS found
