@@ -21,8 +21,9 @@ from pgherd_sidecar.subscribing.ordering import subscriptions
 from pgherd_sidecar.subscribing.state.connections import connect, require_schema
 from pgherd_sidecar.subscribing.state.errors import MovedOnError, StoppedError
 from pgherd_sidecar.subscribing.state.forwardlog import ForwardLog
-from pgherd_sidecar.subscribing.state.herd import FENCED, HerdTable, Subscription
+from pgherd_sidecar.subscribing.state.herd import FENCED, HerdSequence, HerdTable, Subscription
 from pgherd_sidecar.subscribing.state.holdings import ShownTable
+from pgherd_sidecar.subscribing.state.numbering import Numbering
 from pgherd_sidecar.subscribing.state.orders import HeldOrder, Report
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
 from pgherd_sidecar.tables.model import SourceTable
@@ -1035,6 +1036,30 @@ async def test_one_that_somebody_orders_otherwise_while_it_ends_goes_on(
     put(herd, herd.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
     caught_up(herd, subscriber, name)
     assert rows(subscriber.dsn(), f"{name}.t") == [("(1)",)]
+
+
+async def test_a_sequence_that_nobody_has_called_yet_does_not_go_back(
+    subscriber: PlainPostgres, name: str
+) -> None:
+    dsn = subscriber.dsn(user="app")
+    query(
+        dsn,
+        f"CREATE SCHEMA {name}; CREATE SEQUENCE {name}.up START 100;"
+        f" CREATE SEQUENCE {name}.down INCREMENT -1 START -100",
+    )
+    session = await connect(dsn)
+    try:
+        for kind, step in (("up", 1), ("down", -1)):
+            one = HerdSequence(
+                f"{name}.{kind}", name, kind, f"{name}.t", "id", "bigint", step, -1000, 1000, None
+            )
+            numbers = []
+            for value in (3, 99, 100, 250):
+                await Numbering(session).set(one, step * value)
+                numbers += query(dsn, f"SELECT nextval('{name}.{kind}')")
+            assert numbers == [(step * given,) for given in (100, 101, 102, 251)]
+    finally:
+        await session.close()
 
 
 async def test_who_takes_writes_goes_on_with_numbers_that_no_row_has(
