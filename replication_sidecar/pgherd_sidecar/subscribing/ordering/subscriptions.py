@@ -204,21 +204,7 @@ async def end(
         await herd.execute(session, rows, check)
         return known.provider
     try:
-        try:
-            await there.require_ready()
-            is_own = await there.is_own()
-        except psycopg.Error as error:
-            raise SubscriberError(
-                f"the subscriber says: {message_of(error)}; nothing was ended: repeat it later, or"
-                " end it in the herd only with --herd-only"
-            ) from error
-        if not is_own:
-            raise SubscriberError(
-                f"that database follows a subscription {name} of another herd, which may be the one"
-                " that this one was a part of; nothing was ended, and --herd-only ends it here. If"
-                f" that herd is gone for good, DROP SCHEMA {SCHEMA} CASCADE there has all that it"
-                " follows take writes"
-            )
+        await _require_own(there, name)
         if known.provider is None:
             # Its feeders leave, and it can be ended again until the subscriber has let go.
             handing, last = rows[:-2], rows[-2:]
@@ -234,6 +220,29 @@ async def end(
     finally:
         await there.close()
     return None
+
+
+async def _require_own(there: subscriber.Subscriber, name: str) -> None:
+    """Check that a subscriber is ready, and that its subscription is not another herd's.
+
+    Raises:
+        SubscriberError: it is not.
+    """
+    try:
+        await there.require_ready()
+        is_own = await there.is_own()
+    except psycopg.Error as error:
+        raise SubscriberError(
+            f"the subscriber says: {message_of(error)}; nothing was ended: repeat it later, or"
+            " end it in the herd only with --herd-only"
+        ) from error
+    if not is_own:
+        raise SubscriberError(
+            f"that database follows a subscription {name} of another herd, which may be the one"
+            " that this one was a part of; nothing was ended, and --herd-only ends it here. If"
+            f" that herd is gone for good, DROP SCHEMA {SCHEMA} CASCADE there has all that it"
+            " follows take writes"
+        )
 
 
 async def _leave(there: subscriber.Subscriber, so_far: str, patience_s: float) -> None:
