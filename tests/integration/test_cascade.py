@@ -8,7 +8,7 @@ import pytest
 from patience import wait_until
 
 from .cascades import Forward, end, forwarding, schema_to_follow, three_servers
-from .localherd import LocalHerd, error_of, put, query, settle
+from .localherd import LocalHerd, error_of, put, query, refuses_to, settle
 from .plainpostgres import PlainPostgres
 from .test_subscriptions import EVENT_AND_PART, caught_up, gid_of, must, rows, state, stopped
 
@@ -286,8 +286,8 @@ def test_a_follower_that_was_out_of_reach_when_it_ended_takes_writes_when_it_is_
     must(herd, "subscribe", name, "--name", f"{name}_a", *words)
     with forwarding(work_directory, a.dsn(user="app")):
         must(herd, "subscribe", name, *by, "--to", b.dsn(user="app"), "--wait")
-    held = f"SELECT state FROM pgherd_subscriber.orders WHERE name = '{name}_b'"
-    ordered = f"SELECT ordered->'revision' FROM pgherd_subscriber.orders WHERE name = '{name}_b'"
+    of_b = f"FROM pgherd_subscriber.orders WHERE ordered->>'name' = '{name}_b'"
+    held, ordered = f"SELECT state {of_b}", f"SELECT ordered->'revision' {of_b}"
     before = query(a.dsn(), ordered)
     b.stop("immediate")
     try:
@@ -302,6 +302,72 @@ def test_a_follower_that_was_out_of_reach_when_it_ended_takes_writes_when_it_is_
     with forwarding(work_directory, a.dsn(user="app")):
         wait_until(lambda: query(a.dsn(), held) == [])
     query(b.dsn(user="app"), f"INSERT INTO {name}.t VALUES (1000)")
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
+def test_a_follower_hears_of_its_end_though_another_one_has_its_name(
+    herd: LocalHerd, servers: list[PlainPostgres], work_directory: Path, name: str, *, seen: bool
+) -> None:
+    """The new order was written over the end, or over the order whose end nobody had seen."""
+    a, b, c = servers
+    by = ("--name", f"{name}_b", "--provider", f"{name}_a")
+    must(herd, "set", "create", name, "--tables", f"{name}.t")
+    words = ("--to", a.dsn(user="app"), "--forward", "--wait")
+    must(herd, "subscribe", name, "--name", f"{name}_a", *words)
+    with forwarding(work_directory, a.dsn(user="app")):
+        must(herd, "subscribe", name, *by, "--to", b.dsn(user="app"), "--wait")
+    ended = "SELECT FROM pgherd_subscriber.orders WHERE state = 'ended'"
+    again = f"SELECT FROM pgherd_subscriber.orders WHERE name = '{name}_b' AND state <> 'ended'"
+    b.stop("immediate")
+    try:
+        if not seen:
+            a.stop("immediate")
+        must(herd, "unsubscribe", f"{name}_b")
+        if seen:
+            wait_until(lambda: query(a.dsn(), ended))
+        must(herd, "subscribe", name, *by, "--to", c.dsn(user="app"))
+        if seen:
+            wait_until(lambda: query(a.dsn(), again))
+    finally:
+        b.start()
+        if not seen:
+            a.start()
+    with forwarding(work_directory, a.dsn(user="app")):
+        caught_up(herd, c, f"{name}_b")
+        wait_until(lambda: not query(a.dsn(), ended))
+        query(b.dsn(user="app"), f"INSERT INTO {name}.t VALUES (1000)")
+        put(herd, herd.app_dsn("n1"), f"INSERT INTO {name}.t VALUES (1001)")
+        caught_up(herd, c, f"{name}_b")
+    assert rows(c.dsn(), f"{name}.t") == rows(herd.dsn("n2"), f"{name}.t")
+
+
+def test_a_follower_that_was_ended_in_the_herd_only_hears_nothing_of_it(
+    herd: LocalHerd, servers: list[PlainPostgres], work_directory: Path, name: str
+) -> None:
+    """It took writes when it was back, beside the herd that had taken its move back."""
+    a, b, c = servers
+    must(herd, "set", "create", name, "--tables", f"{name}.t")
+    words = ("--to", a.dsn(user="app"), "--forward", "--wait")
+    must(herd, "subscribe", name, "--name", f"{name}_a", *words)
+    by, add = ("--provider", f"{name}_a"), f"INSERT INTO {name}.t VALUES (1000)"
+    with forwarding(work_directory, a.dsn(user="app")):
+        for hop, at in (("b", b), ("c", c)):
+            to = ("--name", f"{name}_{hop}", "--to", at.dsn(user="app"), "--wait")
+            must(herd, "subscribe", name, *to, *by)
+    ended = "SELECT ordered->>'name' FROM pgherd_subscriber.orders WHERE state = 'ended'"
+    b.stop("immediate")
+    c.stop("immediate")
+    try:
+        must(herd, "unsubscribe", f"{name}_b", "--herd-only")
+        must(herd, "unsubscribe", f"{name}_c")
+        wait_until(lambda: (f"{name}_c",) in query(a.dsn(), ended))
+    finally:
+        b.start()
+        c.start()
+    with forwarding(work_directory, a.dsn(user="app")):
+        wait_until(lambda: not query(a.dsn(), ended))
+    query(c.dsn(user="app"), add)
+    assert refuses_to(b.dsn(user="app"), add)
 
 
 def test_only_neighbours_reach_each_other(

@@ -17,15 +17,18 @@ import psycopg
 import pytest
 from patience import wait_until
 from pgherd_sidecar.subscribing.forwarder import farewell
+from pgherd_sidecar.subscribing.ordering import subscriptions
 from pgherd_sidecar.subscribing.state.connections import connect, require_schema
-from pgherd_sidecar.subscribing.state.errors import StoppedError
+from pgherd_sidecar.subscribing.state.errors import MovedOnError, StoppedError
 from pgherd_sidecar.subscribing.state.forwardlog import ForwardLog
-from pgherd_sidecar.subscribing.state.herd import FENCED, HerdTable, Subscription
+from pgherd_sidecar.subscribing.state.herd import FENCED, HerdSequence, HerdTable, Subscription
 from pgherd_sidecar.subscribing.state.holdings import ShownTable
+from pgherd_sidecar.subscribing.state.numbering import Numbering
 from pgherd_sidecar.subscribing.state.orders import HeldOrder, Report
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
 from pgherd_sidecar.tables.model import SourceTable
 from pgherd_sidecar.tables.sessions import Session
+from pgherd_sidecar.tables.sessions import connect as connect_member
 
 from .localherd import (
     LocalHerd,
@@ -974,6 +977,89 @@ async def test_no_guard_is_left_of_what_has_another_name_or_was_not_shown(
     finally:
         await one.close()
         await other.close()
+
+
+@pytest.mark.parametrize("comes", ["while it waits", "while it leaves"])
+async def test_one_that_leaves_finds_a_later_order_that_came_meanwhile(
+    subscriber: PlainPostgres, name: str, monkeypatch: pytest.MonkeyPatch, comes: str
+) -> None:
+    """It took the standing and the guards of that one away."""
+    dsn = subscriber.dsn(user="app")
+    first = Subscription(name, name, dsn, 1, 1, 1.0, None, None, (), revision=1)
+    later = msgspec.structs.replace(first, revision=2)
+    waits = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    async with contextlib.AsyncExitStack() as stack:
+        feeds, leaves, orders = [
+            Subscriber(await connect(dsn), one, "herd") for one in (first, first, later)
+        ]
+        for one in (feeds, leaves, orders):
+            stack.push_async_callback(one.close)
+        assert await feeds.lock()
+        await feeds.attach("herd")
+        if comes == "while it leaves":
+            drops = leaves.placing.drop_guards
+
+            async def drop_guards() -> None:
+                await orders.claim()
+                await drops()
+
+            monkeypatch.setattr(leaves.placing, "drop_guards", drop_guards)
+        leaving = asyncio.create_task(leaves.leave())
+        await asyncio.to_thread(wait_until, lambda: query(subscriber.dsn(), waits))
+        if comes == "while it waits":
+            await orders.claim()
+        await feeds.close()
+        with pytest.raises(MovedOnError):
+            await leaving
+    revisions = f"SELECT revision FROM pgherd_subscriber.standing WHERE subscription = '{name}'"
+    assert query(subscriber.dsn(), revisions) == [(2,)]
+
+
+@pytest.mark.long
+async def test_one_that_somebody_orders_otherwise_while_it_ends_goes_on(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its order was taken away, and it stayed as it was for ever."""
+    put(herd, herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+    follow(herd, subscriber, name)
+
+    async def leave(*_: object) -> None:
+        await asyncio.to_thread(must, herd, "subscribe", name)
+
+    monkeypatch.setattr(subscriptions, "_leave", leave)
+    session = await connect_member(herd.dsn("n1"), "test")
+    try:
+        with pytest.raises(StoppedError, match="another order"):
+            await subscriptions.end(session, name)
+    finally:
+        await session.close()
+    put(herd, herd.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
+    caught_up(herd, subscriber, name)
+    assert rows(subscriber.dsn(), f"{name}.t") == [("(1)",)]
+
+
+async def test_a_sequence_that_nobody_has_called_yet_does_not_go_back(
+    subscriber: PlainPostgres, name: str
+) -> None:
+    dsn = subscriber.dsn(user="app")
+    query(
+        dsn,
+        f"CREATE SCHEMA {name}; CREATE SEQUENCE {name}.up START 100;"
+        f" CREATE SEQUENCE {name}.down INCREMENT -1 START -100",
+    )
+    session = await connect(dsn)
+    try:
+        for kind, step in (("up", 1), ("down", -1)):
+            one = HerdSequence(
+                f"{name}.{kind}", name, kind, f"{name}.t", "id", "bigint", step, -1000, 1000, None
+            )
+            numbers = []
+            for value in (3, 99, 100, 250):
+                await Numbering(session).set(one, step * value)
+                numbers += query(dsn, f"SELECT nextval('{name}.{kind}')")
+            assert numbers == [(step * given,) for given in (100, 101, 102, 251)]
+    finally:
+        await session.close()
 
 
 async def test_who_takes_writes_goes_on_with_numbers_that_no_row_has(

@@ -13,7 +13,7 @@ from patience import PATIENCE, until, wait_until
 from pgherd_sidecar.local import herd as herds
 from pgherd_sidecar.subscribing.failover.switchover import Switchover
 from pgherd_sidecar.subscribing.state.errors import StoppedError
-from pgherd_sidecar.subscribing.state.herd import Subscription
+from pgherd_sidecar.subscribing.state.herd import FENCED, Subscription
 from pgherd_sidecar.tables import sessions
 
 from .localherd import LocalHerd, drop_schemas, error_of, home, put, query, refuses_to, settle
@@ -288,6 +288,37 @@ async def test_an_end_that_was_ordered_at_the_same_time_conflicts_with_the_lock(
                 beside.execute(stops.encode())
     await asyncio.to_thread(must, herd, "switchover", name, "--undo")
     is_as_before(herd, subscriber, name)
+
+
+@pytest.mark.long
+async def test_one_that_a_failover_has_gone_past_says_what_may_be_lost(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    """It found that the subscriber takes writes, and said that nothing was lost."""
+    dsn = subscriber.dsn(user="app")
+    fenced = f"SELECT FROM pgherd_subscriber.standing WHERE revision = {FENCED}"
+    caught_up(herd, subscriber, name)
+    with psycopg.connect(subscriber.dsn()) as beside:  # no feeder gets past it
+        beside.execute(f"LOCK TABLE {name}.t".encode())
+        put(herd, herd.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1000, 'beyond')")
+        async with moving(herd, name) as (move, one):
+            await move.lock(one)
+        words = ("failover", "--at", f"{name}={dsn}", "--yes")
+        failover = asyncio.create_task(asyncio.to_thread(herd.without_directory, *words))
+        await asyncio.to_thread(wait_until, lambda: query(subscriber.dsn(), fenced))
+    done = await failover
+    assert done.returncode == 0, done.stderr
+    assert query(dsn, f"SELECT FROM {name}.t WHERE id = 1000") == []
+    gid = done.stdout.partition("at GID ")[2].split()[0].rstrip(";,.")
+    again = ("switchover", name, "--to", name)
+    for more in ([], ["--yes"]):
+        error = error_of(await asyncio.to_thread(herd.top, *again, *more))
+        assert f"`pgherd changes --after {gid}`" in error
+    undone = await asyncio.to_thread(herd.top, "switchover", name, "--undo")
+    assert "nothing to undo" in error_of(undone)
+    has_moved(herd, subscriber, name)
+    error = error_of(await asyncio.to_thread(herd.top, *again, "--yes"))
+    assert f"`pgherd changes --after {gid}`" in error
 
 
 @pytest.mark.long

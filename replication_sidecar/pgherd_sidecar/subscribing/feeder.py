@@ -70,7 +70,7 @@ class _Care(Care):
 
     Attributes:
         needed: the log is kept after this position; None if not at all.
-        known: all subscriptions, as this member knows them.
+        known: all subscriptions, as this member knows them, and what else is handed down.
     """
 
     _yields_s: ClassVar[float] = 6.0  # others look every two seconds, so one of them takes the turn
@@ -192,8 +192,9 @@ class _Care(Care):
         async with self._member.session() as session:
             with of_member():
                 await herd.ask(session, "strong")
-                self.known = await herd.subscriptions(session)
-        return any(one.is_as(self._subscription) for one in self.known)
+                found = await herd.subscriptions(session)
+                self.known = await herd.handed_down(session, found)
+        return any(one.is_as(self._subscription) for one in found)
 
     def _heard(self, needed: int | None) -> None:
         """The subscriber has said what it needs."""
@@ -347,13 +348,15 @@ class Feeder:
         try:
             async with member.session() as session:
                 while wanted := await _subscriptions(session):
-                    await self._adjust(wanted)
+                    with of_member():
+                        known = await herd.handed_down(session, wanted)
+                    await self._adjust(wanted, known)
                     await asyncio.sleep(_LOOK_S)
-                await self._adjust([])
+                await self._adjust([], [])
         finally:
             await end_all([task for _, _, task in self._caring.values()])
 
-    async def _adjust(self, wanted: list[Subscription]) -> None:
+    async def _adjust(self, wanted: list[Subscription], known: list[Subscription]) -> None:
         by_name = {one.name: one for one in wanted}
         needed: dict[str, int | None] = {one.name: one.confirmed for one in wanted}
         for name, (before, care, task) in list(self._caring.items()):
@@ -370,7 +373,7 @@ class Feeder:
         for one in wanted:
             if one.name in self._caring:
                 care = self._caring[one.name][1]
-                care.known = wanted
+                care.known = known
                 # This member may not have reached the subscriber before that ended.
                 if one.provider is not None or care.needed is None:
                     care.follow(one.confirmed)

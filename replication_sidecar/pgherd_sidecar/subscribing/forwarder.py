@@ -206,7 +206,7 @@ class Forwarder:
         self._dsn = dsn
         self._desk = _Desk()
         self._caring: dict[tuple[str, str], tuple[Subscription, _Follower, asyncio.Task[None]]] = {}
-        self._ending: dict[tuple[str, str], tuple[HeldOrder, asyncio.Task[None]]] = {}
+        self._ending: dict[tuple[str, str, int], asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         """Work until it is cancelled.
@@ -228,7 +228,7 @@ class Forwarder:
                 await asyncio.sleep(_AGAIN_S)
         finally:
             caring = [task for _, _, task in self._caring.values()]
-            await end_all([*caring, *(task for _, task in self._ending.values())])
+            await end_all([*caring, *self._ending.values()])
 
     async def _work(self) -> None:
         session = await connect(self._dsn)
@@ -257,7 +257,7 @@ class Forwarder:
                 await end_all([task])
                 del self._caring[name, other]
         await self._end({
-            (one.subscription, one.ordered.name): one
+            (one.subscription, one.ordered.name, one.ordered.revision): one
             for one in self._desk.orders
             if one.is_ended and one.subscription in names
         })  # fmt: skip
@@ -266,19 +266,17 @@ class Forwarder:
                 care = _Follower(self._dsn, name, one, self._desk)
                 self._caring[name, other] = one, care, asyncio.create_task(care.run())
 
-    async def _end(self, ended: Mapping[tuple[str, str], HeldOrder]) -> None:
+    async def _end(self, ended: Mapping[tuple[str, str, int], HeldOrder]) -> None:
         """Tell followers that they have ended, until each has heard it."""
-        for key, (before, task) in list(self._ending.items()):
-            now = ended.get(key)
-            is_same = now is not None and now.ordered.revision == before.ordered.revision
+        for key, task in list(self._ending.items()):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 _log.error("subscription.failed", subscription=key[1], exc_info=error)
-            if task.done() or not is_same:
+            if task.done() or key not in ended:
                 await end_all([task])
                 del self._ending[key]
         for key, one in ended.items():
             if key not in self._ending:
-                self._ending[key] = one, asyncio.create_task(self._say_farewell(one))
+                self._ending[key] = asyncio.create_task(self._say_farewell(one))
 
     async def _say_farewell(self, one: HeldOrder) -> None:
         pause_s, complaint = _AGAIN_S, ""

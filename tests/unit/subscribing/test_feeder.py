@@ -19,11 +19,12 @@ async def test_the_log_is_kept_from_where_another_member_has_fed_it_to(order: Fe
     feeder = Feeder(order)
     one = Subscription("s", "orders", f"{order.conninfo} dbname=x", 1, 1, 1, None, None, ("a.t",))
     try:
-        await feeder._adjust([one])
+        await feeder._adjust([one], [one])
         _, care, _ = feeder._caring["s"]
         assert care.needed is None
-        await feeder._adjust([msgspec.structs.replace(one, confirmed=7)])
+        later = [msgspec.structs.replace(one, confirmed=7)]
+        await feeder._adjust(later, later)
         assert feeder._caring["s"][1] is care
         assert care.needed == 7
     finally:
-        await feeder._adjust([])
+        await feeder._adjust([], [])

@@ -6,7 +6,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from pgherd_sidecar.subscribing.state.errors import MovedOnError, StoppedError
-from pgherd_sidecar.subscribing.state.herd import FENCED, TAKEN_OVER, Subscription
+from pgherd_sidecar.subscribing.state.herd import FENCED, RELEASED, TAKEN_OVER, Subscription
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber, require_fit
 from pgherd_sidecar.tables.sessions import Session
 
@@ -88,7 +88,8 @@ class _Fenced(_Session):
     ("revision", "error", "why"),
     [
         (FENCED, StoppedError, "shut this herd out"),
-        (TAKEN_OVER, MovedOnError, "takes writes"),  # a switchover says so by itself
+        (TAKEN_OVER, MovedOnError, "takes writes"),
+        (RELEASED, MovedOnError, "takes writes"),  # a switchover says so by itself
         (2, MovedOnError, "later order"),
     ],
 )

@@ -85,9 +85,10 @@ class Above:
 
     def __init__(self) -> None:
         self.heard: list[str] = []
+        self.known: Sequence[Subscription] = HERD
 
     def orders(self) -> Sequence[Subscription]:
-        return HERD
+        return self.known
 
     async def hear(self, reports: Sequence[Report], _: int) -> None:
         self.heard += [each.name for each in reports]
@@ -129,6 +130,30 @@ async def test_the_end_of_one_that_is_fed_from_here_is_kept_until_it_has_heard_s
     assert said == ([] if done is None else [done])
     assert [each.ordered.name for each in found] == ([] if state == "ended" else ["gone"])
     assert above_it.heard == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "silent", "done"),
+    [(4, 0, None), (5, 0, "end_order"), (7, 0, "end_order"), (7, 4, "end_order"),
+     (5, 5, "forget_order"), (7, 6, "forget_order")],
+)  # fmt: skip
+async def test_an_order_of_a_name_that_has_another_meaning_now_has_ended(
+    ended: int, silent: int, done: str | None
+) -> None:
+    """Nobody here has seen its end, which may be one of which the follower does not hear."""
+    row = {
+        "subscription": "a", "name": "b", "found": True, "begins": 1,
+        "ordered": msgspec.to_builtins(one("b", "a")), "revision": 5, "needed": 7, "state": "x",
+    }  # fmt: skip
+    database, above_it = Database([row]), Above()
+    later = msgspec.structs.replace(HERD[1], revision=9, ended=ended, silent=silent)
+    above_it.known = [HERD[0], later]
+    session = cast("Session", database)
+    await Orders(session, HERD[0], ForwardLog(session, "a")).exchange(above_it)
+    ends = {forwarding_query(name): name for name in ("end_order", "forget_order")}
+    said = [ends[statement] for statement in database.done if statement in ends]
+    assert said == ([] if done is None else [done])
+    assert database.done.count(forwarding_query("order")) == len(above_it.known)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,13 @@ from psycopg import sql
 from pgherd_sidecar.subscribing.state import followed, herd, subscriber
 from pgherd_sidecar.subscribing.state.connections import connect
 from pgherd_sidecar.subscribing.state.errors import StoppedError
-from pgherd_sidecar.subscribing.state.herd import FENCED, TAKEN_OVER, Subscription
+from pgherd_sidecar.subscribing.state.herd import (
+    FENCED,
+    RELEASED,
+    TAKEN_OVER,
+    TAKES_WRITES,
+    Subscription,
+)
 from pgherd_sidecar.tables.sessions import Session, message_of
 
 _LOOK_S = 0.1
@@ -151,12 +157,12 @@ class Switchover:
             )
         if one.stopped is not None and (move is None or move.state != "moved"):
             raise StoppedError(f"subscription {target} is stopped ({one.stopped}): mend that first")
+        await self._require_fed(one, move)
         if move is None:
-            await self._require_fed(one)
             await self._require_no_parents(one)
         return one
 
-    async def _require_fed(self, target: Subscription) -> None:
+    async def _require_fed(self, target: Subscription, move: Move | None) -> None:
         """Check that no failover has opened or fenced it: what the herd has beyond would be lost.
 
         Raises:
@@ -164,8 +170,16 @@ class Switchover:
         """
         there, standing = await subscriber.look(target.dsn, target)
         await there.session.close()
-        if standing is not None and standing["revision"] >= FENCED:
-            raise StoppedError(subscriber.why_fenced(target.name, standing["revision"]))
+        revision = 0 if standing is None else standing["revision"]
+        if move is not None and revision == TAKEN_OVER:
+            raise StoppedError(
+                f"a failover has had the subscriber of {target.name} take writes, at GID"
+                f" {there.gid}: what the herd has committed after that is not there, and `pgherd"
+                f" changes --after {there.gid}` names it. `pgherd unsubscribe {target.name}"
+                " --herd-only` ends what is left of the move"
+            )
+        if revision >= FENCED and (move is None or revision != RELEASED):
+            raise StoppedError(subscriber.why_fenced(target.name, revision))
 
     async def _require_no_parents(self, target: Subscription) -> None:
         """Check that nobody writes to these tables by the name of another one, past their lock.
@@ -227,10 +241,10 @@ class Switchover:
         limit = time.monotonic() + self._patience_s
         while True:
             there, _ = await subscriber.look(target.dsn, target)
-            has_taken_over = await there.revision() == TAKEN_OVER
+            is_released = await there.revision() == RELEASED
             await there.session.close()
             shown = there.gid or 0
-            if has_taken_over:
+            if is_released:
                 return
             await self._require_unchanged(target)
             if shown >= gid and there.shown.keys() >= set(target.tables):
@@ -268,12 +282,12 @@ class Switchover:
 
             async def work() -> None:
                 await there.claim()
-                if await there.revision() == TAKEN_OVER:
+                if await there.revision() == RELEASED:
                     return
                 await there.load()
                 # Tables first, as a feeder locks them: who has them waits for nobody then.
                 await there.placing.unguard()
-                await there.hand_over(gid, TAKEN_OVER)
+                await there.hand_over(gid, RELEASED)
 
             await self._persist(session, work, "have the subscriber take writes")
         finally:
@@ -331,12 +345,12 @@ class Switchover:
         try:
             there = subscriber.Subscriber(session, target, await herd.cluster(self._session))
             await self._persist(session, there.claim, "reach the subscriber")
-            has_taken_over = await there.revision() == TAKEN_OVER
+            takes_writes = await there.revision() in TAKES_WRITES
         finally:
             await session.close()
-        if has_taken_over:
+        if takes_writes:
             await self.finish(target)
-        return not has_taken_over
+        return not takes_writes
 
     async def unlock(self) -> None:
         """Have the set's tables take writes in the herd, and the herd forget the move."""

@@ -22,6 +22,7 @@ from pgherd_sidecar.subscribing.state.forwardlog import ForwardLog
 from pgherd_sidecar.subscribing.state.herd import (
     FENCED,
     TAKEN_OVER,
+    TAKES_WRITES,
     Subscription,
     TableSelection,
 )
@@ -94,7 +95,7 @@ async def look(name: str, dsn: str) -> Survivor:
         selections = tuple(one.of for _, one in sorted(shown.items()) if one.of is not None)
         return Survivor(
             name, dsn, standing["cluster"], standing["generation"], there.gid, begins,
-            tuple(sorted(shown)), await there.revision() == TAKEN_OVER, selections=selections,
+            tuple(sorted(shown)), await there.revision() in TAKES_WRITES, selections=selections,
         )  # fmt: skip
     finally:
         await there.session.close()

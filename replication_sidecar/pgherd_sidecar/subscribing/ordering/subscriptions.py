@@ -12,6 +12,7 @@ from pgherd_sidecar.subscribing.failover import switchover
 from pgherd_sidecar.subscribing.ordering.sets import Statements, named
 from pgherd_sidecar.subscribing.state import followed, herd, orders, subscriber
 from pgherd_sidecar.subscribing.state.connections import connect
+from pgherd_sidecar.subscribing.state.errors import MovedOnError, StoppedError
 from pgherd_sidecar.subscribing.state.herd import FENCED, HERD, Subscription, TableSet
 from pgherd_sidecar.subscribing.state.holdings import SCHEMA
 from pgherd_sidecar.tables.sessions import Session, is_transient, message_of
@@ -167,7 +168,7 @@ async def end(
 
     Raises:
         HerdError: there is none of this name, or it feeds others.
-        StoppedError: its set is on its way to the subscriber.
+        StoppedError: its set is on its way to the subscriber, or somebody orders it otherwise.
         SubscriberError: the subscriber can't be reached, or says no. The herd has the subscription
             still, so that this may be repeated.
         psycopg.Error: the herd says no.
@@ -180,14 +181,19 @@ async def end(
     cluster = await herd.cluster(session)
     rows: Statements = [
         *handed_over(name, heir, all_known),
-        ("all_able", {"name": name}), ("unsubscribe", {"name": name}),
+        ("all_able", {"name": name}), ("note_end", {"name": name, "silent": herd_only}),
+        ("unsubscribe", {"name": name}),
     ]  # fmt: skip
+    await herd.keep_ends(session)
     if herd_only:
         await herd.execute(session, rows)
         return None
 
     async def check() -> None:
         await switchover.require_no_move(session, known)
+        for now in await herd.subscriptions(session):
+            if now.name == name and now.revision != known.revision:
+                raise StoppedError(f"subscription {name} has another order by now: repeat this")
 
     await check()  # also if the subscriber is not reached: then --herd-only is no way out
     try:
@@ -198,29 +204,15 @@ async def end(
         await herd.execute(session, rows, check)
         return known.provider
     try:
-        try:
-            await there.require_ready()
-            is_own = await there.is_own()
-        except psycopg.Error as error:
-            raise SubscriberError(
-                f"the subscriber says: {message_of(error)}; nothing was ended: repeat it later, or"
-                " end it in the herd only with --herd-only"
-            ) from error
-        if not is_own:
-            raise SubscriberError(
-                f"that database follows a subscription {name} of another herd, which may be the one"
-                " that this one was a part of; nothing was ended, and --herd-only ends it here. If"
-                f" that herd is gone for good, DROP SCHEMA {SCHEMA} CASCADE there has all that it"
-                " follows take writes"
-            )
+        await _require_own(there, name)
         if known.provider is None:
             # Its feeders leave, and it can be ended again until the subscriber has let go.
-            handing, last = rows[:-1], rows[-1:]
+            handing, last = rows[:-2], rows[-2:]
             values = {"name": name, "generation": known.generation, "dsn": known.dsn}
             stop = ("stop", values | {"reason": _ENDS})
             await herd.execute(session, [*handing, stop], check)
             await _leave(there, "the subscription is stopped, and has not ended", patience_s)
-            await herd.execute(session, last)
+            await herd.execute(session, last, check)
         else:
             await herd.execute(session, rows, check)
             so_far = f"it has ended in the herd, and {known.provider} is told of it"
@@ -228,6 +220,29 @@ async def end(
     finally:
         await there.close()
     return None
+
+
+async def _require_own(there: subscriber.Subscriber, name: str) -> None:
+    """Check that a subscriber is ready, and that its subscription is not another herd's.
+
+    Raises:
+        SubscriberError: it is not.
+    """
+    try:
+        await there.require_ready()
+        is_own = await there.is_own()
+    except psycopg.Error as error:
+        raise SubscriberError(
+            f"the subscriber says: {message_of(error)}; nothing was ended: repeat it later, or"
+            " end it in the herd only with --herd-only"
+        ) from error
+    if not is_own:
+        raise SubscriberError(
+            f"that database follows a subscription {name} of another herd, which may be the one"
+            " that this one was a part of; nothing was ended, and --herd-only ends it here. If"
+            f" that herd is gone for good, DROP SCHEMA {SCHEMA} CASCADE there has all that it"
+            " follows take writes"
+        )
 
 
 async def _leave(there: subscriber.Subscriber, so_far: str, patience_s: float) -> None:
@@ -242,6 +257,9 @@ async def _leave(there: subscriber.Subscriber, so_far: str, patience_s: float) -
             while True:
                 try:
                     await there.leave()
+                except MovedOnError as error:
+                    said = str(error)
+                    break
                 except psycopg.Error as error:
                     said = message_of(error)
                     if not is_transient(error) or there.session.closed:

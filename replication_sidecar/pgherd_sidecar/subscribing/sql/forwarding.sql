@@ -34,7 +34,7 @@ ALTER TABLE pgherd_subscriber.log ALTER COLUMN body SET STORAGE EXTERNAL
 -- name: make_orders
 CREATE TABLE IF NOT EXISTS pgherd_subscriber.orders (
     subscription text NOT NULL REFERENCES pgherd_subscriber.standing ON DELETE CASCADE,
-    name text NOT NULL,
+    name text NOT NULL,           -- of a subscription; with a revision behind it if that has ended
     ordered jsonb NOT NULL,       -- as the herd has it; with a connection string if it is fed from here
     revision int8,                -- of the order that the rest is about
     needed int8,                  -- it needs the log after this GID
@@ -128,7 +128,7 @@ SELECT o.subscription, o.name, o.ordered, o.revision, o.needed, o.state, o.reaso
        date_part('epoch', clock_timestamp() - o.seen)::float8 AS age_s
   FROM pgherd_subscriber.orders o WHERE %(name)s::text IS NULL OR o.subscription = %(name)s ORDER BY 1, 2
 
--- A copy that is to be made anew needs another part of the log. A subscription that has ended may be ordered again.
+-- A copy that is to be made anew needs another part of the log. An end that an earlier version has noted has the bare name.
 -- name: order
 INSERT INTO pgherd_subscriber.orders AS o (subscription, name, ordered) VALUES (%(name)s, %(follower)s, %(ordered)s)
     ON CONFLICT (subscription, name) DO UPDATE SET ordered = excluded.ordered,
@@ -139,13 +139,15 @@ INSERT INTO pgherd_subscriber.orders AS o (subscription, name, ordered) VALUES (
 -- name: forget_order
 DELETE FROM pgherd_subscriber.orders WHERE subscription = %(name)s AND name = %(follower)s
 
--- The row stays, with the connection string, until the follower has given its tables back.
+-- It stays, with the connection string, until the follower has given its tables back. Another order may have its name now.
 -- name: end_order
-UPDATE pgherd_subscriber.orders SET state = 'ended' WHERE subscription = %(name)s AND name = %(follower)s
+WITH d AS (DELETE FROM pgherd_subscriber.orders WHERE subscription = %(name)s AND name = %(follower)s RETURNING ordered)
+INSERT INTO pgherd_subscriber.orders (subscription, name, ordered, state)
+SELECT %(name)s, %(follower)s || ' ' || (d.ordered->>'revision'), d.ordered, 'ended' FROM d ON CONFLICT DO NOTHING
 
 -- name: forget_ended
 DELETE FROM pgherd_subscriber.orders
- WHERE subscription = %(name)s AND name = %(follower)s AND state = 'ended' AND (ordered->'revision')::int8 = %(revision)s
+ WHERE subscription = %(name)s AND ordered->>'name' = %(follower)s AND state = 'ended' AND (ordered->'revision')::int8 = %(revision)s
 
 -- name: report
 UPDATE pgherd_subscriber.orders

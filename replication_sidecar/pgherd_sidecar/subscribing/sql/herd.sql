@@ -66,6 +66,28 @@ CREATE TABLE pgherd_subscriptions.selection (
     FOREIGN KEY (set, tab) REFERENCES pgherd_subscriptions.set_table ON DELETE CASCADE
 )
 
+-- Who hands orders down a cascade may learn of an end late, when the name has a later meaning.
+-- name: make_ended
+CREATE TABLE IF NOT EXISTS pgherd_subscriptions.ended (
+    set text REFERENCES pgherd_subscriptions.set ON DELETE CASCADE,
+    subscription text,
+    revision int8 NOT NULL,       -- orders of this name up to here have ended
+    silent int8 NOT NULL,         -- of those up to here the subscribers stay as they are (--herd-only)
+    PRIMARY KEY (set, subscription)
+)
+
+-- name: keeps_ends
+SELECT to_regclass('pgherd_subscriptions.ended') IS NOT NULL AS found
+
+-- name: ends
+SELECT e.set, e.subscription AS name, e.revision, e.silent FROM pgherd_subscriptions.ended e
+
+-- name: note_end
+INSERT INTO pgherd_subscriptions.ended AS e
+SELECT b.set, b.name, c.revision, CASE WHEN %(silent)s THEN c.revision ELSE 0 END
+  FROM pgherd_subscriptions.subscription b JOIN pgherd_subscriptions.cascade c ON c.subscription = b.name WHERE b.name = %(name)s
+    ON CONFLICT (set, subscription) DO UPDATE SET revision = excluded.revision, silent = greatest(e.silent, excluded.silent)
+
 -- A set that goes to a subscriber, or has gone.
 -- name: make_move
 CREATE TABLE pgherd_subscriptions.move (

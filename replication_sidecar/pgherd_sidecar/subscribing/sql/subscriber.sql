@@ -169,12 +169,6 @@ SELECT s.subscription, w.tab
  WHERE s.subscription <> %(name)s AND s.revision < %(fenced)s
  LIMIT 1
 
--- Never back: a number of the subscriber's own may be there. A row may have a number that the sequence never gives.
--- name: set_sequence
-SELECT pg_catalog.setval(%(seq)s::regclass, %(value)s::int8)
- WHERE coalesce(sign(%(step)s::int8) * (%(value)s::int8 - pg_sequence_last_value(%(seq)s::regclass)::numeric) > 0, true)
-   AND EXISTS (SELECT FROM pg_sequence s WHERE s.seqrelid = %(seq)s::regclass AND %(value)s::int8 BETWEEN s.seqmin AND s.seqmax)
-
 -- Sequences that columns of tables own.
 -- name: owned_sequences
 SELECT format('%%I.%%I', s.nspname, c.relname) AS seq, n.nspname AS schema, r.relname AS relation, a.attname AS column, q.seqincrement AS step,
@@ -186,6 +180,7 @@ SELECT format('%%I.%%I', s.nspname, c.relname) AS seq, n.nspname AS schema, r.re
  WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
    AND d.refobjid IN (SELECT to_regclass(t.tab) FROM unnest(%(tables)s::text[]) AS t(tab)) ORDER BY 1
 
+-- A row may have a number that the sequence never gives.
 -- name: move_sequence
 SELECT pg_catalog.setval(%(seq)s::regclass, %(value)s::int8) FROM pg_sequence s
  WHERE s.seqrelid = %(seq)s::regclass AND %(value)s::int8 BETWEEN s.seqmin AND s.seqmax
@@ -274,8 +269,15 @@ UPDATE pgherd_subscriber.tables SET generation = 0
 -- name: forget_tables
 DELETE FROM pgherd_subscriber.tables WHERE subscription = %(name)s
 
+-- A later order may have claimed it meanwhile.
 -- name: forget
-DELETE FROM pgherd_subscriber.standing WHERE subscription = %(name)s
+DELETE FROM pgherd_subscriber.standing
+ WHERE subscription = %(name)s AND (revision <= %(revision)s OR revision >= %(fenced)s)
+
+-- It is another one's: of a later order, or of another herd.
+-- name: later
+SELECT s.revision FROM pgherd_subscriber.standing s
+ WHERE s.subscription = %(name)s AND (s.revision > %(revision)s AND s.revision < %(fenced)s OR s.cluster <> %(cluster)s::text)
 
 -- name: left
 SELECT EXISTS (SELECT FROM pgherd_subscriber.standing) AS found

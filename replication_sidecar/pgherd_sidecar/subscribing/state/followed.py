@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import psycopg
 
 from pgherd_sidecar.subscribing.state.errors import StoppedError
-from pgherd_sidecar.subscribing.state.herd import TAKEN_OVER, ask, herd_query
+from pgherd_sidecar.subscribing.state.herd import TAKES_WRITES, ask, herd_query
 from pgherd_sidecar.tables.sessions import Session
 
 _ODD = (
@@ -18,6 +18,7 @@ _ODD = (
     psycopg.errors.UndefinedColumn,
     psycopg.errors.InvalidColumnReference,  # a generated one
 )
+_OPEN = {str(revision) for revision in TAKES_WRITES}
 
 
 async def is_turn_of(session: Session, name: str, holder: str) -> bool:
@@ -43,7 +44,7 @@ async def followed(session: Session, tables: Iterable[str]) -> str | None:
     found = {row for row in await _read(session, "followed_tables") if row[0] in wanted}
     revisions = dict(await _read(session, "followed_by")) if found else {}
     # One that has ended meanwhile has no revision.
-    by = {name for name, revision in revisions.items() if revision != str(TAKEN_OVER)}
+    by = {name for name, revision in revisions.items() if revision not in _OPEN}
     return min((tab for tab, name in found if name in by), default=None)
 
 

@@ -15,12 +15,15 @@ from pgherd_sidecar.tables.sessions import Session
 _ATTEMPTS = 20
 _PARTS = (
     "schema", "set", "set_table", "subscription", "set_sequence", "unable", "cascade", "selection",
-    "move", "refusal",
+    "ended", "move", "refusal",
 )  # fmt: skip
 FENCED = 1 << 62
 """The revision of no order of a herd: no feeder of it writes there any more."""
 TAKEN_OVER = FENCED + 1
-"""Likewise; of a subscriber that takes writes."""
+"""Likewise; of a subscriber that a failover has had take writes."""
+RELEASED = FENCED + 2
+"""Likewise; of one that a switchover has had take writes, so nothing is lost."""
+TAKES_WRITES = frozenset({TAKEN_OVER, RELEASED})
 HERD = "herd"
 """In place of the name of a provider: the members. No subscription has this name."""
 
@@ -76,6 +79,8 @@ class Subscription(msgspec.Struct, frozen=True):
         forward: its subscriber keeps what it gets, and may feed others.
         revision: grows with each order. Of two who mean to feed it the later order counts.
         selections: of the tables that the set has not got as a whole.
+        ended: earlier subscriptions of this name had orders up to this revision. It is handed down.
+        silent: likewise those whose subscribers do not hear that they have ended.
     """
 
     name: str
@@ -92,6 +97,8 @@ class Subscription(msgspec.Struct, frozen=True):
     forward: bool = False
     revision: int = 0
     selections: tuple[TableSelection, ...] = ()
+    ended: int = 0
+    silent: int = 0
 
     def selection(self, tab: str) -> TableSelection:
         """What of a table it is to."""
@@ -200,11 +207,22 @@ async def make(session: Session) -> None:
     if await is_made(session):
         return
     async with session.transaction():
-        for part in _PARTS:
-            await session.execute(herd_query(f"make_{part}"))
-        for row in await ask(session, "unprotected"):
-            table = f"pgherd_subscriptions.{row['name']}"
-            await session.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY".encode())
+        await _make(session, _PARTS)
+
+
+async def keep_ends(session: Session) -> None:
+    """Have a table of ends, which a herd lacks that had sets before there was one."""
+    if not (await ask(session, "keeps_ends"))[0]["found"]:
+        async with session.transaction():
+            await _make(session, ["ended"])
+
+
+async def _make(session: Session, parts: Iterable[str]) -> None:
+    for part in parts:
+        await session.execute(herd_query(f"make_{part}"))
+    for row in await ask(session, "unprotected"):
+        table = f"pgherd_subscriptions.{row['name']}"
+        await session.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY".encode())
 
 
 async def unable(session: Session, name: str, generation: int) -> dict[str, str]:
@@ -229,6 +247,33 @@ async def subscriptions(session: Session) -> list[Subscription]:
     if not await is_made(session):
         return []
     return [msgspec.convert(row, Subscription) for row in await ask(session, "subscriptions")]
+
+
+async def handed_down(session: Session, known: Sequence[Subscription]) -> list[Subscription]:
+    """What is handed down a cascade: subscriptions, and which of their name have ended before.
+
+    One that has ended without a word to its subscriber is among them, as one that nobody feeds: one
+    that is missing would be told of its end.
+
+    Args:
+        known: was read before, so whatever is missing there has its end noted here.
+    """
+    if not (await ask(session, "keeps_ends"))[0]["found"]:
+        return list(known)
+    ends = {(row["set"], row["name"]): row for row in await ask(session, "ends")}
+    found = []
+    for one in known:
+        end = ends.pop((one.set, one.name), {"revision": 0, "silent": 0})
+        found.append(msgspec.structs.replace(one, ended=end["revision"], silent=end["silent"]))
+    gone = [
+        Subscription(
+            row["name"], row["set"], "", 0, 0, 0.0, None, None, (),
+            revision=row["revision"], ended=row["revision"], silent=row["silent"],
+        )
+        for row in ends.values()
+        if row["silent"] == row["revision"]
+    ]  # fmt: skip
+    return [*gone, *found]  # the later one counts where another set has its name
 
 
 async def sequences(session: Session) -> dict[str, HerdSequence]:

@@ -73,22 +73,27 @@ class Numbering:
             furthest = await self._furthest(place, one["column"], step)
             if furthest is None:
                 continue
-            given = await self._given(sql.Identifier(one["place"], one["name"]), step)
+            given = await self._given(sql.Identifier(one["place"], one["name"]))
             is_behind = (furthest - given) * step > 0
             # Another member of a herd may be behind, though this one is not.
             if is_behind or one["of_herd"]:
-                value = furthest if is_behind else given
-                await ask_subscriber(self._session, "move_sequence", seq=one["seq"], value=value)
+                await self._move(one["seq"], furthest if is_behind else given)
 
-    async def _given(self, sequence: sql.Identifier, step: int) -> int:
+    async def _given(self, sequence: sql.Identifier) -> int:
         """The number before the next one: that of the last call, or where there was none yet."""
         cursor = await self._session.execute(
-            sql.SQL("SELECT s.last_value AS last, s.is_called AS called FROM {} s").format(sequence)
+            sql.SQL(
+                "SELECT s.last_value AS last, s.is_called AS called, q.seqincrement AS step"
+                " FROM {} s JOIN pg_sequence q ON q.seqrelid = s.tableoid"
+            ).format(sequence)
         )
         row = await cursor.fetchone()
         assert row is not None
         last: int = row["last"]
-        return last if row["called"] else last - step
+        return last if row["called"] else last - row["step"]
+
+    async def _move(self, name: str, value: int) -> None:
+        await ask_subscriber(self._session, "move_sequence", seq=name, value=value)
 
     async def _make(self, sequence: HerdSequence) -> None:
         await require_schema(self._session, sequence.schema)
@@ -100,7 +105,12 @@ class Numbering:
         )  # fmt: skip
 
     async def set(self, sequence: HerdSequence, value: int | None) -> None:
-        """Have a sequence go on behind a number: at once, a rollback does not undo it."""
-        if value is not None:
-            values = {"seq": sequence.name, "value": value, "step": sequence.step}
-            await ask_subscriber(self._session, "set_sequence", **values)
+        """Have a sequence go on behind a number: at once, a rollback does not undo it.
+
+        A number of the subscriber's own may be further, also where it was never called.
+        """
+        if value is None:
+            return
+        given = await self._given(sql.Identifier(sequence.schema, sequence.relation))
+        if (value - given) * sequence.step > 0:
+            await self._move(sequence.name, value)

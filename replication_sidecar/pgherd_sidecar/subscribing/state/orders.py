@@ -71,8 +71,8 @@ def above(name: str, providers: Mapping[str, str | None]) -> list[str]:
 def passed_on(name: str, known: Sequence[Subscription]) -> dict[str, Subscription]:
     """The orders for a subscriber, by name: all of its set, and how to reach those below it.
 
-    It is all of the set, always: one that is missing has ended. Nothing means that the subscription
-    itself is not known.
+    It is all of the set, always: one that is missing has ended, and hears so. Nothing means that
+    the subscription itself is not known.
     """
     mine = next((one for one in known if one.name == name), None)
     if mine is None:
@@ -139,7 +139,7 @@ class Orders:
 
         Who is fed from the subscriber is what those above it say: it might report on others.
         """
-        above_it = relay.orders()
+        above_it = [one for one in relay.orders() if one.set == self._mine.set]
         wanted = passed_on(self._mine.name, above_it)
         if wanted and wanted != self._put:
             await self._write(wanted)
@@ -156,10 +156,14 @@ class Orders:
     async def _write(self, wanted: Mapping[str, Subscription]) -> None:
         async with self._session.transaction():
             for one in await held(self._session, self._mine.name):
-                if one.ordered.name not in wanted and not one.is_ended:
-                    is_fed_here = one.ordered.provider == self._mine.name
-                    ends = "end_order" if is_fed_here else "forget_order"
-                    await self._execute(ends, follower=one.ordered.name)
+                now, revision = wanted.get(one.ordered.name), one.ordered.revision
+                if one.is_ended or (now is not None and revision > now.ended):
+                    continue
+                is_fed_here = one.ordered.provider == self._mine.name
+                hears = is_fed_here and (now is None or revision > now.silent)
+                await self._execute(
+                    "end_order" if hears else "forget_order", follower=one.ordered.name
+                )
             for name, ordered in wanted.items():
                 text = msgspec.json.encode(ordered).decode()
                 await self._execute("order", follower=name, ordered=text)

@@ -368,7 +368,11 @@ class Subscriber:
         return await self._is_own(await self._look())
 
     async def leave(self) -> None:
-        """Remove what is ours, if there is something; tables and their rows stay."""
+        """Remove what is ours, if there is something; tables and their rows stay.
+
+        Raises:
+            MovedOnError: it is fed by a later order, which may have come before we had the lock.
+        """
         found = await self._look()
         if not found["ready"] or not await self._is_own(found):
             return
@@ -378,6 +382,7 @@ class Subscriber:
                 await asyncio.sleep(_WAIT_S)
         else:
             await self.session.execute(subscriber_query("wait_lock"), self._mine)
+        await self._require_no_later()
         if await self._rows("standing", **self._mine):
             await self.load()
             for name in list(self.staged):
@@ -392,11 +397,20 @@ class Subscriber:
         await self.placing.drop_guards()  # places are guarded before they are filled
         if self.is_herd:  # copies are made in parts
             await self.placing.drop_copies(self._subscription.tables)
-        await self.session.execute(subscriber_query("forget"), self._mine)
+        await self.session.execute(subscriber_query("forget"), self._ending)
+        await self._require_no_later()
         if not (await self._rows("left"))[0]["found"]:
             await self.session.execute(subscriber_query("leave"))
         elif self.is_herd:
             await self.session.execute(subscriber_query("forget_turn"), self._mine)
+
+    @property
+    def _ending(self) -> dict[str, Any]:
+        return self._claim | {"fenced": FENCED}
+
+    async def _require_no_later(self) -> None:
+        if await self._rows("later", **self._ending):
+            raise MovedOnError("it is fed by a later order")
 
     # ---- following -------------------------------------------------------------------------
 
