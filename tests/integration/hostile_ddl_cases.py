@@ -97,6 +97,21 @@ REFUSED = {
         "CREATE TABLE p (); SELECT pgherd.set_local('p'); ALTER TABLE p ADD r regclass",
         "SELECT pgherd.set_replicated('p')",
     ),
+    # Types of extensions whose functions are called immutable, and look at settings of the session.
+    "text_of_cube": ("CREATE EXTENSION cube", _GENERATED.format("cube", "x::text")),
+    "index_of_cube_as_text": (
+        "CREATE EXTENSION cube; CREATE TABLE t (id int PRIMARY KEY, x cube)",
+        "CREATE UNIQUE INDEX ON t ((x::text))",
+    ),
+    "isbn_of_text": (
+        "CREATE EXTENSION isn",
+        "CREATE TABLE t (id int PRIMARY KEY, x text, g isbn GENERATED ALWAYS AS (x::isbn) STORED)",
+    ),
+    "foreign_key_over_a_cast_of_a_user": (
+        "CREATE TYPE mood AS ENUM ('a'); CREATE CAST (mood AS text) WITH INOUT AS IMPLICIT;"
+        "CREATE TABLE p (k text PRIMARY KEY)",
+        "CREATE TABLE t (id int PRIMARY KEY, k mood REFERENCES p)",
+    ),
     # Dates that are read when the command is executed: by each member at another time.
     "check_now": ("", _STABLE_CHECK.format("timestamptz", "at <> 'now'")),
     "check_typed_now": ("", _STABLE_CHECK.format("date", "at > date 'yesterday'")),

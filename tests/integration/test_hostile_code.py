@@ -134,3 +134,16 @@ async def _assert_app_is_no_superuser(herd: LocalHerd, schema: str) -> None:
         for admin in admins:
             query = "SELECT rolsuper FROM pg_roles WHERE rolname = 'app'"
             assert await run(admin, query) == [(False,)]
+
+
+async def test_foreign_key_between_types_of_superusers_is_fine(
+    connections: list[Connection], schema: str
+) -> None:
+    await spread(
+        connections,
+        0,
+        "CREATE EXTENSION citext; CREATE TABLE p (k text PRIMARY KEY);"
+        "CREATE TABLE c (id int PRIMARY KEY, k citext REFERENCES p)",
+    )
+    await spread(connections, 0, "CREATE FUNCTION f() RETURNS int LANGUAGE sql RETURN 1")
+    await assert_same_schema(connections, schema)

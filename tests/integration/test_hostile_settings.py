@@ -102,6 +102,24 @@ async def test_ordinary_work_goes_on_under_any_reading_of_literals(
     assert await same_everywhere(connections, "SELECT * FROM t ORDER BY id") == [(7, 8), (9, None)]
 
 
+async def test_keys_are_the_same_under_any_reading_of_literals(
+    odd: Connection, connections: list[Connection]
+) -> None:
+    """The expression is printed into what captures rows, and its literals are plain ones."""
+    await spread(
+        connections,
+        0,
+        "CREATE TABLE u (id int PRIMARY KEY, v text);"
+        r"CREATE UNIQUE INDEX ON u (regexp_replace(v, '\d+', '', 'g'))",
+    )
+    await run(odd, "BEGIN; INSERT INTO u VALUES (1, 'a1')")
+    await run(connections[1], "BEGIN; INSERT INTO u VALUES (2, 'a2')")
+    await run(odd, "COMMIT")
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        await run(connections[1], "COMMIT")
+    assert await same_everywhere(connections, "SELECT id FROM u") == [(1,)]
+
+
 @pytest.mark.parametrize("case", REFUSED)
 async def test_refused(
     connections: list[Connection], schema: str, herd: LocalHerd, case: str

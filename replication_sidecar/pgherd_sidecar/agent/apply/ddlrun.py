@@ -23,14 +23,21 @@ from pgherd_sidecar.agent.server.startup import ADMINISTRATION, connect
 from pgherd_sidecar.core.replication.entries import FLAG_FINGERPRINT, Writeset, key_array
 from pgherd_sidecar.core.replication.merge import Item, decode_body, merge_writesets
 from pgherd_sidecar.pg.ddl import commands as ddl
-from pgherd_sidecar.pg.failures import Trouble, judge_error
+from pgherd_sidecar.pg.failures import DIFFERENT, Trouble, judge_error
 from pgherd_sidecar.pg.pipeline import NoConnectionError
 from pgherd_sidecar.pg.rows import RowStatements, TableShape
 
 log = structlog.get_logger()
 
-_IN_THE_WAY = ("2BP01", "0A000")
-"""Something depends on what is dropped; a table of another session would have to be altered."""
+_PAST_TEMPORARY = "SELECT pgherd.drop_temporary()"
+_PAST_COMMANDS = "LOCK TABLE pgherd.command_turn IN EXCLUSIVE MODE"
+_IN_THE_WAY = {
+    "2BP01": _PAST_TEMPORARY,  # something depends on what is dropped
+    "0A000": _PAST_TEMPORARY,  # a table of another session would have to be altered
+    DIFFERENT: _PAST_COMMANDS,  # an open command has the name that PostgreSQL would have chosen
+}
+"""What makes its way free, by the error of a command that sessions of this server may be in the way
+of."""
 _AFRESH = (
     "CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; DISCARD TEMP;"
     f" DISCARD SEQUENCES; SELECT pg_advisory_unlock_all(); {ADMINISTRATION}"
@@ -98,7 +105,10 @@ class DdlRunner:
 
         An index may refuse a value that it took at the origin, where values were compressed
         otherwise (see ``rowwriter``): then each step is tried with both. Temporary objects of this
-        server's sessions may be in the way of a command: then they are dropped first.
+        server's sessions may be in the way of a command: then they are dropped first. A session may
+        have executed a command and not committed: PostgreSQL then chooses other names than at the
+        origin, for the sequence of a ``serial`` or an index without one. That session has lost, so
+        it gives way, and the command is executed once more.
 
         Raises:
             DivergedError: it fails here, though it was ordered to commit.
@@ -115,12 +125,13 @@ class DdlRunner:
                     await self._run(writeset, about, _execute_either_way)
                 elif error.sqlstate in _IN_THE_WAY:
                     log.warning("command.in_the_way", gid=gid, error=judge_error(error).cause)
-                    await self._run(writeset, about, _execute, past_temporary=True)
+                    first = _IN_THE_WAY[error.sqlstate]
+                    await self._run(writeset, about, _execute, first=first)
                 else:
                     raise
 
     async def _run(
-        self, writeset: Writeset, about: About, execute: _Execute, *, past_temporary: bool = False
+        self, writeset: Writeset, about: About, execute: _Execute, *, first: str = ""
     ) -> None:
         if b"extension" in writeset.body.lower():
             self.close()  # it has loaded libraries, and other files may be there now
@@ -129,8 +140,8 @@ class DdlRunner:
         try:
             with self._writers.writing(connection.info.backend_pid, gid):
                 async with connection.transaction():
-                    if past_temporary:
-                        await connection.execute("SELECT pgherd.drop_temporary()")
+                    if first:
+                        await connection.execute(first.encode())
                     await self._items(connection, writeset, about, execute)
                     about.statement = about.table = ""
                     if writeset.flags & FLAG_FINGERPRINT:

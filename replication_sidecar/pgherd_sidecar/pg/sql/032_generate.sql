@@ -76,10 +76,12 @@ END $$;
 
 -- A function, which reconcile() lets nobody call. Its body is a quoted literal: the names in it are the user's, and one
 -- that holds a dollar quote must not end it.
+-- Expressions of a user's are written in it as PostgreSQL writes them, with plain literals, whatever these mean to a session.
 CREATE OR REPLACE FUNCTION pgherd.function_source(signature text, properties text, body text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN format(E'CREATE OR REPLACE FUNCTION %s %s AS %L;\n', signature, properties, body);
+    RETURN format(E'CREATE OR REPLACE FUNCTION %s %s%s AS %L;\n', signature, properties,
+                  CASE WHEN strpos(body, chr(92)) > 0 THEN ' SET standard_conforming_strings = on' END, body);
 END $$;
 
 -- A trigger function: `one`, and where that captured nothing, why not: no row, a node that takes no writes,
@@ -1000,7 +1002,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.reconcile(rels oid[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning SET DateStyle = 'ISO, YMD'
 SET IntervalStyle = 'postgres' SET TimeZone = 'UTC' SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C'
-SET xmlbinary = 'base64' AS $$
+SET xmlbinary = 'base64' SET standard_conforming_strings = on AS $$
 DECLARE
     r       record;
     t       pgherd.user_tables;

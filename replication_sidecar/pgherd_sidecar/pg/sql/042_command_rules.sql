@@ -120,7 +120,7 @@ BEGIN
                 AND NOT pgherd.is_certain(e.tree) LOOP
         PERFORM pgherd.refuse(format('the expression of %s may have another value on another member', r.what),
             'Use immutable functions only (yours is VOLATILE unless declared otherwise), no system columns, no hashes of'
-            ' enums, arrays or records, and no conversion between text and dates, floats or bytea.');
+            ' enums, arrays or records, and no conversion between text and dates, floats, bytea or types of an extension.');
     END LOOP;
     FOR r IN SELECT u.rel::regclass AS rel FROM pgherd.unportable_partitions u
               WHERE rels IS NULL OR u.rel = ANY (rels) LOOP
@@ -339,6 +339,25 @@ DECLARE
                               WHERE p.oprowner <> ALL (super) OR p.oprcode = ANY (functions));
     r         record;
 BEGIN
+    -- A foreign key across types is certified under the parent's type: the cast must be a superuser's. It may have no
+    -- function (WITH INOUT), so it is looked for where there are none, too.
+    FOR r IN
+        SELECT f.conname AS name, f.conrelid::regclass AS place
+          FROM pg_constraint f
+         CROSS JOIN LATERAL ROWS FROM (unnest(f.conkey), unnest(f.confkey)) AS k(child, parent)
+          JOIN pg_attribute c ON c.attrelid = f.conrelid AND c.attnum = k.child
+          JOIN pg_attribute p ON p.attrelid = f.confrelid AND p.attnum = k.parent
+          JOIN pg_type ct ON ct.oid = pgherd.base_type(c.atttypid)
+          JOIN pg_type pt ON pt.oid = pgherd.base_type(p.atttypid)
+         WHERE f.contype = 'f' AND c.atttypid <> p.atttypid AND ct.oid <> pt.oid
+           AND (functions <> '{}' OR pgherd.is_new(f.xmin))
+           AND NOT (ct.typowner = ANY (super) AND pt.typowner = ANY (super))
+         LIMIT 1
+    LOOP
+        PERFORM pgherd.refuse(
+            format('foreign key %I of %s compares a type of your own with another type', r.name, r.place),
+            'Give both columns the same type.');
+    END LOOP;
     IF functions = '{}' AND operators = '{}' THEN
         RETURN;
     END IF;
@@ -355,23 +374,6 @@ BEGIN
             'Such code would run with the rights of replication: for each row, inside COMMIT, or when a query on the'
             ' table is planned. Have a superuser own it (ALTER FUNCTION ... OWNER TO), with a search path of its own'
             ' (ALTER FUNCTION ... SET search_path = ...), or use built-in functions only.');
-    END LOOP;
-    -- A foreign key across types is certified under the parent's type: the cast must be PostgreSQL's.
-    FOR r IN
-        SELECT f.conname AS name, f.conrelid::regclass AS place
-          FROM pg_constraint f
-         CROSS JOIN LATERAL ROWS FROM (unnest(f.conkey), unnest(f.confkey)) AS k(child, parent)
-          JOIN pg_attribute c ON c.attrelid = f.conrelid AND c.attnum = k.child
-          JOIN pg_attribute p ON p.attrelid = f.confrelid AND p.attnum = k.parent
-          JOIN pg_type ct ON ct.oid = pgherd.base_type(c.atttypid)
-          JOIN pg_type pt ON pt.oid = pgherd.base_type(p.atttypid)
-         WHERE f.contype = 'f' AND c.atttypid <> p.atttypid AND ct.oid <> pt.oid
-           AND NOT (ct.typnamespace = 'pg_catalog'::regnamespace AND pt.typnamespace = 'pg_catalog'::regnamespace)
-         LIMIT 1
-    LOOP
-        PERFORM pgherd.refuse(
-            format('foreign key %I of %s compares a type of your own with another type', r.name, r.place),
-            'Give both columns the same type.');
     END LOOP;
 END $$;
 

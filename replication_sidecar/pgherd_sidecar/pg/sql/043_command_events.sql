@@ -95,6 +95,7 @@ DECLARE
     in_use  oid[];
     strays  jsonb := '{}';
     owners  jsonb;
+    beside  bool;
     outer_tag text;
 BEGIN
     outer_tag := (SELECT c.recs[1]::jsonb ->> 'tag' FROM pgherd.running_rows(x) c WHERE c.keys = 'open');
@@ -135,6 +136,7 @@ BEGIN
     END IF;
     IF pgherd.looks_temporary(left(current_query(), 10000)) THEN -- it has not taken the turn
         owners := pgherd.moved_owners_named();
+        beside := pgherd.is_others_turn();
     ELSE
         PERFORM pgherd.put_unseen(x, pgherd.last_gid(), in_use <> '{}');
     END IF;
@@ -149,7 +151,7 @@ BEGIN
         'temporary', pgherd.temporary_names(),
         'before', json_build_object('snapshot', current_setting('pgherd.command_snapshot')::int8,
                                     'started', extract(epoch FROM clock_timestamp()),
-                                    'owners', owners, 'local', pgherd.local_shapes(), 'broken', coalesce(pgherd.broken_indexes(), '{}'), 'strays', strays,
+                                    'owners', owners, 'beside', beside, 'local', pgherd.local_shapes(), 'broken', coalesce(pgherd.broken_indexes(), '{}'), 'strays', strays,
                                     'meaning', pgherd.meaning(tag),
                                     'tag', tag, 'searches', pgherd.text_search_meaning(tag)));
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);

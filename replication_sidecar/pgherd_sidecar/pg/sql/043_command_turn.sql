@@ -33,18 +33,41 @@ BEGIN
     END;
 END $$;
 
--- Is the command probably about temporary objects? These concern nobody, and need no turn. Only a guess, by its words:
--- a command that has not waited may lose, and that is all.
+-- Has another session the turn, or what is locked with it?
+CREATE OR REPLACE FUNCTION pgherd.is_others_turn() RETURNS bool
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM pg_locks l
+                    WHERE l.locktype = 'relation' AND l.relation = 'pgherd.command_turn'::regclass
+                      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                      AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid <> pg_backend_pid());
+END $$;
+
+-- The turn of a command that has not waited for it, since it looked temporary. PostgreSQL chooses names for indexes and
+-- sequences by what is there, uncommitted too. So a command beside another one's, which may still roll back, may have names
+-- that no other member would choose.
+--   beside  another session had the turn when the command began
+CREATE OR REPLACE FUNCTION pgherd.take_turn_late(beside bool) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF beside OR pgherd.is_others_turn() THEN
+        RAISE EXCEPTION 'could not serialize access: a command of another session has not ended'
+            USING ERRCODE = '40001', HINT = 'Repeat the transaction.';
+    END IF;
+    PERFORM pgherd.take_turn();
+END $$;
+
+-- Is the command probably about temporary objects? These concern nobody, and need no turn. Only a guess, by its words.
 CREATE OR REPLACE FUNCTION pgherd.looks_temporary(query text) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (
-        SELECT query ~* '[[:<:]]temp(orary)?[[:>:]]'
+        SELECT query ~* '[[:<:]](create|replace|into)[[:space:]]+((global|local)[[:space:]]+)?temp(orary)?[[:>:]]'
             OR pg_my_temp_schema() <> 0
                AND EXISTS (SELECT FROM pg_class c
                             WHERE c.relnamespace = pg_my_temp_schema() AND c.relkind NOT IN ('i', 'c')
-                              AND strpos(query, c.relname) > 0));
+                              AND c.relname = ANY (regexp_split_to_array(query || ' ' || lower(query), '[^[:alnum:]_$]+'))));
 END $$;
 
 -- ddl_command_start, before anything else: what the command sees is what the one before it has left.

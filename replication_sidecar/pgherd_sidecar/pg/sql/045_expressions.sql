@@ -22,6 +22,18 @@ BEGIN
         SELECT EXISTS (SELECT FROM pgherd.functions_in(tree) f JOIN pg_roles o ON o.oid = f.proowner WHERE NOT o.rolsuper));
 END $$;
 
+-- Is a base type PostgreSQL's own, or of an extension whose types are known to be read and written in one way only? Others
+-- are declared immutable and are not: cube is written in as many digits as a session says, isn reads what a session allows.
+CREATE OR REPLACE FUNCTION pgherd.is_known_type(t pg_type) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN t.typnamespace = 'pg_catalog'::regnamespace OR EXISTS (
+        SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+         WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.refclassid = 'pg_extension'::regclass
+           AND e.extname = ANY ('{citext,hstore,intarray,ip4r,ltree,postgis,seg,vector}'));
+END $$;
+
 -- Does a value of this type mean the same when its text is read (`reading`), or when it is written as text, at
 -- any time, on any member and under any settings? Dates are read as 'now', floats written in few digits.
 CREATE OR REPLACE FUNCTION pgherd.text_is_certain(typ oid, reading bool) RETURNS bool
@@ -31,6 +43,7 @@ BEGIN
         SELECT FROM pgherd.parts_of_type(typ) t
          WHERE NOT coalesce(CASE
              WHEN t.typtype IN ('e', 'd', 'r', 'm', 'c') OR t.typcategory = 'A' AND t.typelem <> 0 THEN true -- as its parts are
+             WHEN NOT pgherd.is_known_type(t) THEN false
              WHEN reading THEN (SELECT p.provolatile = 'i' FROM pg_proc p WHERE p.oid = t.typinput)
              ELSE t.typcategory <> 'G' AND t.oid <> ALL ('{float4,float8,bytea}'::regtype[]::oid[])
                   AND (SELECT p.provolatile = 'i' FROM pg_proc p WHERE p.oid = t.typoutput)
