@@ -164,10 +164,12 @@ class Servers:
             with self.admin(name) as connection:
                 for setting, values in DATABASE_SETTINGS.items() if self.extremes else ():
                     value = values[number % len(values)]
-                    connection.execute(
+                    # the sidecar looks after the settings of its database
+                    repeat(
+                        connection,
                         sql.SQL("ALTER DATABASE app SET {} = {}").format(
                             sql.SQL(setting), sql.Literal(value)
-                        )
+                        ),
                     )
 
     def _restart(self) -> None:
@@ -292,13 +294,17 @@ def _last_gid(connection: psycopg.Connection) -> int:
 
 
 def repeat(connection: psycopg.Connection, command: sql.Composed) -> None:
-    """Execute a command; again after a conflict with what another member has committed."""
+    """Execute a command; again after a conflict with what another session has committed."""
     until_s = time.monotonic() + _SETTLE_S
     while True:
         try:
             connection.execute(command)
             return
-        except (psycopg.errors.SerializationFailure, psycopg.errors.ReadOnlySqlTransaction):
+        except (
+            psycopg.errors.SerializationFailure,
+            psycopg.errors.ReadOnlySqlTransaction,
+            psycopg.errors.InternalError_,  # tuple concurrently updated
+        ):
             if time.monotonic() > until_s:
                 raise
             time.sleep(0.05)

@@ -16,6 +16,7 @@ from .members import (
     assert_same_schema,
     run,
     same_everywhere,
+    spread,
     superusers,
 )
 
