@@ -30,14 +30,15 @@ from pgherd_sidecar.pg.rows import RowStatements, TableShape
 log = structlog.get_logger()
 
 _PAST_TEMPORARY = "SELECT pgherd.drop_temporary()"
-_PAST_COMMANDS = "LOCK TABLE pgherd.command_turn IN EXCLUSIVE MODE"
-_IN_THE_WAY = {
-    "2BP01": _PAST_TEMPORARY,  # something depends on what is dropped
-    "0A000": _PAST_TEMPORARY,  # a table of another session would have to be altered
-    DIFFERENT: _PAST_COMMANDS,  # an open command has the name that PostgreSQL would have chosen
+_PAST_COMMANDS = "LOCK TABLE pgherd.command_running IN EXCLUSIVE MODE"
+_PAST_GUESSED = "LOCK TABLE pgherd.command_guessed IN EXCLUSIVE MODE"
+_REMEDIES = {
+    "2BP01": (_PAST_TEMPORARY,),  # something depends on what is dropped
+    "0A000": (_PAST_TEMPORARY,),  # a table of another session would have to be altered
+    DIFFERENT: (_PAST_COMMANDS, _PAST_GUESSED),  # PostgreSQL has chosen other names
 }
-"""What makes its way free, by the error of a command that sessions of this server may be in the way
-of."""
+"""What is done first in the next attempt, by the error of a command in whose way sessions of this
+server may be."""
 _AFRESH = (
     "CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; DISCARD TEMP;"
     f" DISCARD SEQUENCES; SELECT pg_advisory_unlock_all(); {ADMINISTRATION}"
@@ -115,23 +116,27 @@ class DdlRunner:
             EntryFailedError: the server is gone, or can't do it now.
         """
         with applying(gid, prev, "command") as about:
-            try:
-                await self._run(writeset, about, _execute)
-            except psycopg.Error as error:
-                if error.sqlstate == TOO_LARGE:
-                    log.warning(
-                        "command.compressed_otherwise", gid=gid, error=judge_error(error).cause
-                    )
-                    await self._run(writeset, about, _execute_either_way)
-                elif error.sqlstate in _IN_THE_WAY:
-                    log.warning("command.in_the_way", gid=gid, error=judge_error(error).cause)
-                    first = _IN_THE_WAY[error.sqlstate]
-                    await self._run(writeset, about, _execute, first=first)
+            execute, first = _execute, list[str]()
+            while True:
+                try:
+                    await self._run(writeset, about, execute, first)
+                except psycopg.Error as error:
+                    cause = judge_error(error).cause
+                    remedies = _REMEDIES.get(error.sqlstate or "", ())
+                    remedy = next((one for one in remedies if one not in first), None)
+                    if error.sqlstate == TOO_LARGE and execute is _execute:
+                        log.warning("command.compressed_otherwise", gid=gid, error=cause)
+                        execute = _execute_either_way
+                    elif remedy is not None:
+                        log.warning("command.in_the_way", gid=gid, error=cause)
+                        first.append(remedy)
+                    else:
+                        raise
                 else:
-                    raise
+                    return
 
     async def _run(
-        self, writeset: Writeset, about: About, execute: _Execute, *, first: str = ""
+        self, writeset: Writeset, about: About, execute: _Execute, first: Sequence[str]
     ) -> None:
         if b"extension" in writeset.body.lower():
             self.close()  # it has loaded libraries, and other files may be there now
@@ -140,8 +145,8 @@ class DdlRunner:
         try:
             with self._writers.writing(connection.info.backend_pid, gid):
                 async with connection.transaction():
-                    if first:
-                        await connection.execute(first.encode())
+                    for statement in first:
+                        await connection.execute(statement.encode())
                     await self._items(connection, writeset, about, execute)
                     about.statement = about.table = ""
                     if writeset.flags & FLAG_FINGERPRINT:

@@ -136,7 +136,7 @@ BEGIN
     END IF;
     IF pgherd.looks_temporary(left(current_query(), 10000)) THEN -- it has not taken the turn
         owners := pgherd.moved_owners_named();
-        beside := pgherd.is_others_turn();
+        beside := pgherd.chooses_names(tag) AND pgherd.is_others_turn();
     ELSE
         PERFORM pgherd.put_unseen(x, pgherd.last_gid(), in_use <> '{}');
     END IF;

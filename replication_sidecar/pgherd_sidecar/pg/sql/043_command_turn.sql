@@ -7,6 +7,12 @@ CREATE TABLE IF NOT EXISTS pgherd.command_turn ();
 -- has that loses anyway, and keeps his session for as long as nothing else is in the way.
 CREATE TABLE IF NOT EXISTS pgherd.command_applied ();
 
+-- Locks of those who have begun a command, to the end of their transactions: with the turn, or without it. Where names that
+-- PostgreSQL has chosen for them are in the way of a command of another member, that waits for these locks, so that their
+-- sessions give way. Whoever still waits for the turn is in nobody's way.
+CREATE TABLE IF NOT EXISTS pgherd.command_running ();
+CREATE TABLE IF NOT EXISTS pgherd.command_guessed ();
+
 CREATE OR REPLACE FUNCTION pgherd.keep_commands_waiting() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -31,6 +37,7 @@ BEGIN
             RAISE EXCEPTION 'could not serialize access: a command of another member is applied'
                 USING ERRCODE = '40001', HINT = 'Repeat the transaction.';
     END;
+    LOCK TABLE pgherd.command_running IN ROW EXCLUSIVE MODE;
 END $$;
 
 -- Has another session the turn, or what is locked with it?
@@ -43,14 +50,21 @@ BEGIN
                       AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid <> pg_backend_pid());
 END $$;
 
--- The turn of a command that has not waited for it, since it looked temporary. PostgreSQL chooses names for indexes and
--- sequences by what is there, uncommitted too. So a command beside another one's, which may still roll back, may have names
--- that no other member would choose.
+-- Does PostgreSQL choose names in such a command, for indexes, constraints, sequences or statistics? It chooses by what is
+-- there, uncommitted too.
+CREATE OR REPLACE FUNCTION pgherd.chooses_names(tag text) RETURNS bool
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN tag ~ '^(CREATE (TABLE|INDEX|STATISTICS|SCHEMA)|ALTER TABLE|SELECT INTO)';
+END $$;
+
+-- The turn of a command that has not waited for it, since it looked temporary. Beside a command that may still roll back it
+-- may have names that no other member would choose.
 --   beside  another session had the turn when the command began
-CREATE OR REPLACE FUNCTION pgherd.take_turn_late(beside bool) RETURNS void
+CREATE OR REPLACE FUNCTION pgherd.take_turn_late(tag text, beside bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF beside OR pgherd.is_others_turn() THEN
+    IF pgherd.chooses_names(tag) AND (beside OR pgherd.is_others_turn()) THEN
         RAISE EXCEPTION 'could not serialize access: a command of another session has not ended'
             USING ERRCODE = '40001', HINT = 'Repeat the transaction.';
     END IF;
@@ -67,14 +81,19 @@ BEGIN
             OR pg_my_temp_schema() <> 0
                AND EXISTS (SELECT FROM pg_class c
                             WHERE c.relnamespace = pg_my_temp_schema() AND c.relkind NOT IN ('i', 'c')
-                              AND c.relname = ANY (regexp_split_to_array(query || ' ' || lower(query), '[^[:alnum:]_$]+'))));
+                              AND (c.relname = ANY (regexp_split_to_array(query || ' ' || lower(query), '[^[:alnum:]_$]+'))
+                                   OR c.relname ~ '[^[:alnum:]_$]' AND strpos(query, c.relname) > 0)));
 END $$;
 
 -- ddl_command_start, before anything else: what the command sees is what the one before it has left.
 CREATE OR REPLACE FUNCTION pgherd.command_turn() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF TG_TAG <> 'REINDEX' AND NOT pgherd.is_own_command() AND NOT pgherd.looks_temporary(left(current_query(), 10000)) THEN
+    IF TG_TAG = 'REINDEX' OR pgherd.is_own_command() THEN
+        RETURN;
+    ELSIF pgherd.looks_temporary(left(current_query(), 10000)) THEN
+        LOCK TABLE pgherd.command_guessed IN ROW EXCLUSIVE MODE;
+    ELSE
         PERFORM pgherd.take_turn();
     END IF;
 END $$;

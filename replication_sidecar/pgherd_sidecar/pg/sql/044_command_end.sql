@@ -401,7 +401,7 @@ BEGIN
         RETURN;
     END IF;
     IF before ->> 'owners' <> '' THEN -- it only looked temporary
-        PERFORM pgherd.take_turn_late((before ->> 'beside')::bool);
+        PERFORM pgherd.take_turn_late(tag, (before ->> 'beside')::bool);
         PERFORM pgherd.put_unseen(x, opened.base, in_use <> '{}', '{}', before -> 'owners');
     END IF;
     PERFORM pgherd.check_long_commands(tag, effect.rels, effect.coarse);

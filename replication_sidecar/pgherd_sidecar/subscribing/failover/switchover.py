@@ -173,10 +173,10 @@ class Switchover:
         revision = 0 if standing is None else standing["revision"]
         if move is not None and revision == TAKEN_OVER:
             raise StoppedError(
-                f"a failover has had the subscriber of {target.name} take writes, at GID"
-                f" {there.gid}: what the herd has committed after that is not there, and `pgherd"
-                f" changes --after {there.gid}` names it. `pgherd unsubscribe {target.name}"
-                " --herd-only` ends what is left of the move"
+                f"a failover, or a switchover by an earlier version, has had the subscriber of"
+                f" {target.name} take writes, at GID {there.gid}: what the herd has committed after"
+                f" that is not there, and `pgherd changes --after {there.gid}` names it. `pgherd"
+                f" unsubscribe {target.name} --herd-only` ends what is left of the move"
             )
         if revision >= FENCED and (move is None or revision != RELEASED):
             raise StoppedError(subscriber.why_fenced(target.name, revision))

@@ -252,8 +252,8 @@ async def subscriptions(session: Session) -> list[Subscription]:
 async def handed_down(session: Session, known: Sequence[Subscription]) -> list[Subscription]:
     """What is handed down a cascade: subscriptions, and which of their name have ended before.
 
-    One that has ended without a word to its subscriber is among them, as one that nobody feeds: one
-    that is missing would be told of its end.
+    One of which some order has ended without a word to its subscriber is among them, as one that
+    nobody feeds: one that is missing would be told of its end.
 
     Args:
         known: was read before, so whatever is missing there has its end noted here.
@@ -271,7 +271,7 @@ async def handed_down(session: Session, known: Sequence[Subscription]) -> list[S
             revision=row["revision"], ended=row["revision"], silent=row["silent"],
         )
         for row in ends.values()
-        if row["silent"] == row["revision"]
+        if row["silent"]
     ]  # fmt: skip
     return [*gone, *found]  # the later one counts where another set has its name
 
