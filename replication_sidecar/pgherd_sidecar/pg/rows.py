@@ -11,13 +11,13 @@ these, so the sum tells. It keeps what it has read of the catalog until ``forget
 """
 
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from operator import attrgetter
 
 from psycopg import sql
 
-from pgherd_sidecar.core.replication.merge import Op, Plan, Records, Statement
+from pgherd_sidecar.core.replication.merge import IN_PAIRS, Op, Plan, Records, Statement
 from pgherd_sidecar.core.replication.recordtext import split_record
 from pgherd_sidecar.pg.pipeline import Prepared
 
@@ -48,6 +48,7 @@ class TableShape:
         pk: positions of the columns that are a row's identity, from 0: mostly the primary key's.
             Empty where rows have none but their whole image.
         generated: positions of generated columns, which are never written.
+        fixed: positions of identity columns, which an UPDATE may not set.
         same_key: SQL condition, rows ``o`` and ``n`` have the same identity.
         only: the table has inheritance children, which are written under their own names.
         row_type: the type in which records are read.
@@ -66,6 +67,7 @@ class TableShape:
     row_type: str
     erase: str = ""
     updatable: bool = True
+    fixed: frozenset[int] = frozenset()
 
 
 Describe = Callable[[str], Awaitable[TableShape]]
@@ -112,10 +114,12 @@ class RowStatements:
     def other_columns(self, table: str) -> str:
         """A bitmap of the other columns of a known table (see ``core.replication.merge``)."""
         shape = self._shapes[table]
-        if not shape.updatable or not shape.pk:
-            return ""
-        kept = {*shape.pk, *shape.generated}
-        return "".join("01"[place not in kept] for place in range(len(shape.columns)))
+        return _all_but(shape, {*shape.pk, *shape.generated})
+
+    def settable_columns(self, table: str) -> str:
+        """A bitmap of the columns that an update may set (see ``core.replication.merge``)."""
+        shape = self._shapes[table]
+        return _all_but(shape, shape.generated | shape.fixed)
 
     def together(self, table: str) -> bool:
         """The table's rows were not kept apart (see ``core.replication.merge``)."""
@@ -271,12 +275,28 @@ class RowStatements:
                     parts["else_update"] = sql.SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(
                         key, _assignments(shape, statement, "excluded")
                     )
+            case Op.MOVE:
+                parts["set"] = _assignments(shape, statement, "m")
+                parts["record"] = sql.SQL("({}::text[])").format(records)
+                parts["type"] = _raw(shape.row_type)
+                change = sql.SQL(
+                    "UPDATE {table} o SET {set} FROM unnest({record}) WITH ORDINALITY k(r, i),"
+                    " unnest(ARRAY[k.r]::{type}[]) n, unnest(ARRAY[{record}[k.i + 1]]::{type}[]) m"
+                    " WHERE k.i % 2 = 1 AND {same_key}"
+                )
             case Op.UPDATE:
                 parts["set"] = _assignments(shape, statement, "n")
                 change = sql.SQL("UPDATE {table} o SET {set} FROM {rows} WHERE {same_key}")
             case _:
                 change = sql.SQL("DELETE FROM {table} o USING {rows} WHERE {same_key}")
         return change.format(**parts)
+
+
+def _all_but(shape: TableShape, left_out: Set[int]) -> str:
+    """Bitmap of the other columns of a table; empty if its rows can't be updated whole."""
+    if not shape.updatable or not shape.pk:
+        return ""
+    return "".join("01"[place not in left_out] for place in range(len(shape.columns)))
 
 
 def _assignments(shape: TableShape, statement: Statement, source: str) -> sql.Composed:
@@ -321,7 +341,7 @@ def rows_of(plan: Plan) -> list[Statement]:
 
 
 def _single_rows(statement: Statement) -> list[Records]:
-    size = 2 if statement.op is Op.REPLACE else 1
+    size = 2 if statement.op in IN_PAIRS else 1
     records = statement.records
     return [records[place : place + size] for place in range(0, len(records), size)]
 

@@ -45,6 +45,9 @@ class ModelColumns:
     def other_columns(self, table: str) -> str:
         return "".join("01"[column not in PK_COLUMNS[table]] for column in range(COLUMNS))
 
+    def settable_columns(self, _table: str) -> str:
+        return "1" * COLUMNS
+
     def together(self, _table: str) -> bool:
         return self.in_place
 
@@ -67,9 +70,12 @@ class NaiveDatabase:
     def apply(self, plan: Plan, shuffle: Callable[[list[str]], None]) -> None:
         for wave in plan.waves:
             for statement in wave.statements:
-                records = texts(statement)
-                shuffle(records)
-                affected = self._execute(statement, records)
+                rows = texts(statement)
+                if statement.op is Op.MOVE:
+                    affected = self._move(statement.table, rows, shuffle)
+                else:
+                    shuffle(rows)
+                    affected = self._execute(statement, rows)
                 assert statement.expected_rows in (None, affected)
 
     def _execute(self, statement: Statement, records: list[str]) -> int:
@@ -92,6 +98,18 @@ class NaiveDatabase:
             elif rows.pop(pk, None) is None:
                 continue
             affected += 1
+        return affected
+
+    def _move(self, table: str, records: list[str], shuffle: Callable[[list[str]], None]) -> int:
+        pairs = dict(zip(records[::2], records[1::2], strict=True))
+        order = list(pairs)
+        shuffle(order)
+        affected = 0
+        for old in order:
+            row = tuple(split_record(pairs[old]))
+            if self.tables[table].pop(pk_of(table, tuple(split_record(old))), None) is not None:
+                self._insert(table, pk_of(table, row), row)
+                affected += 1
         return affected
 
     def _insert(self, table: str, pk: Pk, new: Row) -> None:

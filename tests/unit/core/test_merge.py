@@ -142,11 +142,53 @@ def test_c10_rows_that_may_take_each_others_values_are_deleted_and_inserted() ->
     assert [op for op, _ in waves(merge((keys, split)))[0]] == ["D", "I"]
 
 
-def test_c10_a_row_whose_primary_key_moves_is_deleted_and_inserted() -> None:
-    # the same hash: two rows, or one value written in two ways
-    assert waves(merge(rows("D(1,,,)", "I(1.0,6,,)"))) == [
-        [("D", ["(1,,,)"]), ("I", ["(1.0,6,,)"])]
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2], [2, 0, 1]])
+def test_c10_a_row_whose_primary_key_changes_is_moved_between_deletes_and_inserts(
+    order: list[int],
+) -> None:
+    records = [("D(1,,,)", 4), ("I(2,5,,)", 8), ("D(3,,,)", 12)]
+    keys = groups((0, [TABLE_KEY, *(key(n, 3) for n in (1, 2, 3))]))
+    chosen = [records[place] for place in order]
+    items = [(T, [pk for _, pk in chosen], [record for record, _ in chosen])]
+    assert waves(merge((keys, items))) in (
+        [[("D", ["(3,,,)"]), ("M1111", ["(1,,,)", "(2,5,,)"])]],
+        [[("D", ["(1,,,)"]), ("M1111", ["(3,,,)", "(2,5,,)"])]],
+    )
+
+
+def test_c10_a_key_that_is_written_in_two_ways_is_moved() -> None:
+    (statement,) = merge(rows("D(1,,,)", "I(1.0,6,,)")).waves[0].statements
+    assert statement.op is Op.MOVE
+    assert statement.expected_rows == 1
+
+
+def test_c10_what_need_not_have_been_there_is_not_moved() -> None:
+    keys = groups((0, [TABLE_KEY, key(1, 3), key(2, 3)]))
+    plan = merge((keys, [(T, [4, 8], ["E(1,,,)", "I(2,5,,)"])]))
+    assert [op for op, _ in waves(plan)[0]] == ["E", "I"]
+
+
+def test_c10_a_row_is_updated_after_it_has_moved_and_taken_for_none_before() -> None:
+    moved = groups((0, [TABLE_KEY, key(1, 3), key(2, 3)])), [(T, [4, 8], ["D(1,,,)", "I(2,5,,)"])]
+    first, last = rows("U0001(1,,,c)", pk=1), rows("U0001(2,,,d)", pk=2)
+    assert [[op for op, _ in wave] for wave in waves(merge(first, moved, last))] == [
+        ["U0001"],
+        ["M1111"],
+        ["U0001"],
     ]
+
+
+def test_c10_a_column_that_cannot_be_set_keeps_its_row_from_moving() -> None:
+    class Fixed(ModelColumns):
+        def settable_columns(self, _table: str) -> str:
+            return "0111"
+
+    table = '"My S"."T"'  # its key are the columns 3 and 1
+    keys = groups((0, [TABLE_KEY, key(1, 3), key(2, 3)]))
+    plan = merge_writesets([(keys, [(table, [4, 8], ["D(,a,,1)", "I(x,a,,2)"])])], Fixed())
+    assert [op for op, _ in waves(plan)[0]] == ["M0111"]
+    plan = merge_writesets([(keys, [(T, [4, 8], ["D(1,,,)", "I(2,,,)"])])], Fixed())
+    assert [op for op, _ in waves(plan)[0]] == ["D", "I"]
 
 
 def test_c10_a_row_that_moves_is_not_folded_into_its_earlier_update() -> None:
@@ -167,7 +209,7 @@ def test_c10_an_update_is_folded_into_that_of_a_row_that_moved() -> None:
 
 def test_c10_a_table_whose_rows_cannot_be_updated_whole_keeps_both() -> None:
     class Fixed(ModelColumns):
-        def other_columns(self, _table: str) -> str:
+        def settable_columns(self, _table: str) -> str:
             return ""
 
     plan = merge_writesets([rows("D(1,,,)", "I(1,6,,)")], Fixed())
@@ -267,6 +309,9 @@ def test_columns_are_asked_for_only_where_rows_meet() -> None:
             raise AssertionError(table)
 
         def other_columns(self, table: str) -> str:
+            raise AssertionError(table)
+
+        def settable_columns(self, table: str) -> str:
             raise AssertionError(table)
 
         def together(self, table: str) -> bool:

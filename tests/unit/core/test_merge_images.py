@@ -109,7 +109,10 @@ class NoIdentity:
     def key_columns(self, table: str) -> list[int]:
         raise AssertionError(f"nothing is updated in {table}")
 
-    def other_columns(self, _table: str) -> str:
+    def other_columns(self, table: str) -> str:
+        raise AssertionError(f"nothing is updated in {table}")
+
+    def settable_columns(self, _table: str) -> str:
         return ""
 
     def together(self, table: str) -> bool:

@@ -178,6 +178,32 @@ async def test_rows_without_identity_are_replaced_in_pairs() -> None:
     assert parameters == [[["(1,)", "(2,)"], 1], [["(3,)", "(4,)"], 1]]
 
 
+async def test_a_row_moves_from_its_old_key_to_its_new_one() -> None:
+    async def describe(table: str) -> TableShape:
+        return TableShape(
+            ["id", "v", "w"],
+            [0],
+            frozenset([2]),
+            "o.id = n.id",
+            False,
+            table,
+            fixed=frozenset([1]),
+        )
+
+    rows = RowStatements(describe)
+    await rows.learn_tables(["a"])
+    assert rows.settable_columns("a") == "100"
+    work = plan([Statement(Op.MOVE, "a", "110", ["(1,,)", "(2,x,)", "(3,,)", "(4,y,)"])])
+    (one,) = rows.prepared(work, 9, 8)
+    text = rows.query(one.name).decode()
+    assert "UPDATE a o SET id = m.id, v = m.v FROM unnest(($1::text[]))" in text
+    assert text.count("o.id = n.id") == 1
+    assert one.parameters[1] == struct.pack("!q", 2)
+    parameters = [parameters for _, parameters in rows.plain_single(work)]
+    assert parameters == [[["(1,,)", "(2,x,)"], 1], [["(3,,)", "(4,y,)"], 1]]
+    assert rows.primary_key(work.waves[0].statements[0]) == "id = 1"
+
+
 async def test_rows_without_identity_are_deleted_one_by_one_and_have_no_key_for_people() -> None:
     rows = await bags()
     work = plan([Statement(Op.DELETE, "bag", "", ["(1,)", "(1,)"])])

@@ -67,7 +67,7 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
     """
     try:
         rows = await connection.execute(
-            'SELECT columns, pk, generated, same_key, "only", row_type, erase, updatable'
+            'SELECT columns, pk, generated, same_key, "only", row_type, erase, updatable, fixed'
             " FROM pgherd.describe($1)",
             (table,),
         )
@@ -79,11 +79,19 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
         raise DivergedError(f"table {table}: {found.cause}") from error
     if row is None or row[0] is None:
         raise DivergedError(f"table {table} has no columns here")
-    columns, pk, generated, same_key, only, row_type, erase, updatable = row
+    columns, pk, generated, same_key, only, row_type, erase, updatable, fixed = row
     if row_type is None:
         raise DivergedError(f"table {table} is not a replicated table here")
     return TableShape(
-        columns, pk, frozenset(generated), same_key, only, row_type, erase, updatable=updatable
+        columns,
+        pk,
+        frozenset(generated),
+        same_key,
+        only,
+        row_type,
+        erase,
+        updatable=updatable,
+        fixed=frozenset(fixed),
     )
 
 

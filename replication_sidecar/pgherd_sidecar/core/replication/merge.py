@@ -12,6 +12,9 @@ a wave truncations come first, then deletes, updates and inserts:
   deletes goes before it, and what it inserts comes after it, so nothing is in the way of a row
   that is alone. Rows that move together may take each other's values. Which ones do, no hash
   tells. PostgreSQL does, and then the table's rows are kept apart (``Columns.together``).
+* A row deleted and another one inserted beside it are taken for one row whose primary key has
+  changed, and become a move. Capture puts the two of a changed key beside each other where a
+  statement changes one row. Where they were two rows, the rows are the same in the end.
 * A writeset goes into the first wave after every wave in which an earlier one of the batch took
   one of its keys exclusively (NO KEY UPDATE or UPDATE mode), with two exceptions:
 * an insert may share the wave in which its key was last taken: what it inserts was deleted there
@@ -35,6 +38,7 @@ Keeps nothing between batches.
 from array import array
 from collections.abc import Iterable, Sequence, Set
 from enum import Enum
+from itertools import chain, pairwise
 from typing import AnyStr, Protocol
 
 import msgspec
@@ -72,6 +76,12 @@ class Columns(Protocol):
         a row can't be updated whole.
         """
 
+    def settable_columns(self, table: str) -> str:
+        """Bitmap of a move: '1' for each live column that it sets, of the primary key's, too.
+
+        The bitmap is empty if a row can't be updated whole.
+        """
+
     def together(self, table: str) -> bool:
         """Rows of a known table that move in one writeset may be updated in place, too.
 
@@ -92,13 +102,18 @@ class Op(Enum):
     #: Update rows without identity: its records are in pairs, old image and new image.
     REPLACE = "R"
     UPDATE = "U"
-    #: Insert, or update the row with that primary key: no record comes so, see ``_in_place``.
+    #: Update the row and its primary key: its records are in pairs, old key and new row. No record
+    #: comes so, see ``_in_place``.
+    MOVE = "M"
+    #: Insert, or update the row with that primary key: likewise.
     PUT = "P"
     INSERT = "I"
 
     __hash__ = object.__hash__  # Enum's own is a call of Python
 
 
+IN_PAIRS = (Op.REPLACE, Op.MOVE)
+"""Two records are one row."""
 _ORDER = {op: rank for rank, op in enumerate(Op)}
 _OPS = {op.value: op for op in Op}
 
@@ -109,7 +124,8 @@ class Statement(msgspec.Struct, frozen=True):
     Attributes:
         op: what to do.
         table: quoted qualified name.
-        bitmap: for an update '1' for each live column that it sets, '0' for the others; else "".
+        bitmap: for an update, a move or a put '1' for each live column that it sets, '0' for the
+            others; else "".
         records: record literals of the table's row type; none for a truncation. They are in bytes
             where they may be large.
     """
@@ -124,7 +140,7 @@ class Statement(msgspec.Struct, frozen=True):
         """Rows the statement must affect, None if any number is right."""
         if self.op in (Op.TRUNCATE, Op.ERASE):
             return None
-        return len(self.records) // (2 if self.op is Op.REPLACE else 1)
+        return len(self.records) // (2 if self.op in IN_PAIRS else 1)
 
 
 class Wave(msgspec.Struct, frozen=True):
@@ -264,45 +280,65 @@ class _Batch:
     def _rows_in_place(self, table: str, pk_keys: list[int], records: list[str]) -> Item | None:
         """The item with updates in place of the rows that it deletes and inserts."""
         pairs = _pairs(pk_keys, records)
-        bitmap = self._columns.other_columns(table) if pairs else ""
-        if "1" not in bitmap or (len(pairs) > 1 and not self._columns.together(table)):
+        moved = self._columns.settable_columns(table) if pairs else ""
+        if not moved or (len(pairs) > 1 and not self._columns.together(table)):
             return None
+        kept = self._columns.other_columns(table)
         columns = self._columns.key_columns(table)
         count = max(columns) + 1
-        updates: dict[int, str] = {}  # by the place of the row inserted
-        replaced: set[int] = set()
+        places: list[int] = []  # of the records that are replaced
+        keys: list[int] = []
+        rows: list[str] = []
         for deleted, inserted in pairs:
             gone = split_record(records[deleted][1:], count)
             made = split_record(records[inserted][1:], count)
-            if len(gone) == len(made) == count and all(gone[c] == made[c] for c in columns):
-                operation = "U" if records[deleted][0] == "D" else "P"
-                updates[inserted] = f"{operation}{bitmap}{records[inserted][1:]}"
-                replaced |= {deleted, inserted}
-        if not updates:
+            if not len(gone) == len(made) == count:
+                continue
+            changed = [column for column in columns if gone[column] != made[column]]
+            certain = records[deleted][0] == "D"
+            if not changed and "1" in kept:
+                rows.append(f"{'U' if certain else 'P'}{kept}{records[inserted][1:]}")
+                keys.append(pk_keys[inserted])
+            elif changed and certain and all(moved[column] == "1" for column in changed):
+                rows += (f"M{moved}{records[deleted][1:]}", records[inserted])
+                keys += (pk_keys[deleted], pk_keys[inserted])
+            else:
+                continue
+            places += (deleted, inserted)
+        if not places:
             return None
-        others = [place for place in range(len(records)) if place not in replaced]
-        keys = [pk_keys[place] for place in (*others, *updates)]
-        return table, keys, [*(records[place] for place in others), *updates.values()]
+        others = sorted({*range(len(records))}.difference(places))
+        return (
+            table,
+            [*(pk_keys[place] for place in others), *keys],
+            [*(records[place] for place in others), *rows],
+        )
 
     def _place(self, wave: int, item: Item) -> None:
         table, pk_keys, records = item
         groups = self.waves[wave].setdefault(table, {})
-        replaced = ""
+        old: tuple[str, str] | None = None  # prefix and literal of what becomes the next record
         for place, (pk_key, record) in enumerate(zip(pk_keys, records, strict=True), 1):
             operation = record[0]
+            if old is not None:
+                prefix, literal = old
+                groups.setdefault(prefix, []).extend((literal, record[1:]))
+                self._updates.pop(pk_key, None)
+                self._insert(pk_key, wave)
+                old = None
+                continue
             if operation == "R":
                 if place < len(records) and records[place][0] == "I":
-                    replaced = record[1:]
+                    old = "R", record[1:]
                     continue
                 operation = "D"
-            elif replaced:
-                groups.setdefault("R", []).extend((replaced, record[1:]))
-                self._insert(pk_key, wave)
-                replaced = ""
-                continue
-            if operation in "UP":
+            if operation in "UPM":
                 start = record.index("(")
                 prefix, literal = record[:start], record[start:]
+                if operation == "M":
+                    old = prefix, literal
+                    self._updates.pop(pk_key, None)
+                    continue
             else:
                 prefix, literal = operation, record[1:]
             group = groups.get(prefix)
@@ -427,17 +463,26 @@ def _inserted_keys(operations: Set[str], exclusive: list[int], items: list[Item]
 
 
 def _pairs(pk_keys: list[int], records: list[str]) -> list[tuple[int, int]]:
-    """Places of each delete and insert that share a key."""
+    """Places of each delete and insert that share a key; and of others, beside each other."""
     gone = {
         pk_key: place
         for place, (pk_key, record) in enumerate(zip(pk_keys, records, strict=True))
         if record[0] in "DE"
     }
-    return [
-        (gone[pk_key], place)
+    pairs = [
+        (gone.pop(pk_key), place)
         for place, (pk_key, record) in enumerate(zip(pk_keys, records, strict=True))
         if record[0] == "I" and pk_key in gone
     ]
+    left = ["" if record[0] not in "DI" else record[0] for record in records]
+    for place in chain.from_iterable(pairs):
+        left[place] = ""
+    for order in ("DI", "ID"):
+        for place, (first, second) in enumerate(pairwise(left)):
+            if first + second == order and left[place] and left[place + 1]:
+                left[place] = left[place + 1] = ""
+                pairs.append((place, place + 1) if order == "DI" else (place + 1, place))
+    return pairs
 
 
 def statements_of(groups: dict[str, dict[str, list[AnyStr]]]) -> list[Statement]:

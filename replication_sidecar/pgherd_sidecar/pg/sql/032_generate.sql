@@ -1088,9 +1088,10 @@ END $$;
 
 -- All that the applier must know of a table to write it, by its name as it stands in writesets: see TableShape.
 -- It should take no lock that a session may hold which waits for the answer; if it does, it gives up.
-CREATE OR REPLACE FUNCTION pgherd.describe(
+DROP FUNCTION IF EXISTS pgherd.describe(text); -- that of an earlier version returns less
+CREATE FUNCTION pgherd.describe(
     tab text, OUT columns text[], OUT pk int[], OUT generated int[], OUT same_key text, OUT "only" bool,
-    OUT row_type text, OUT erase text, OUT updatable bool)
+    OUT row_type text, OUT erase text, OUT updatable bool, OUT fixed int[])
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s'
 BEGIN ATOMIC
     SELECT array_agg(c.col ORDER BY c.pos),
@@ -1108,7 +1109,8 @@ BEGIN ATOMIC
                             AND (k.indkey::int2[])[0:k.indnkeyatts - 1] @> (i.indkey::int2[])[0:i.indnkeyatts - 1]
                             AND (k.indkey::int2[])[0:k.indnkeyatts - 1] <@ (i.indkey::int2[])[0:i.indnkeyatts - 1]), false)
            -- ON CONFLICT refuses such tables, though their rules are silent
-           AND NOT EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = tab::regclass AND r.ev_type IN ('2', '3'))
+           AND NOT EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = tab::regclass AND r.ev_type IN ('2', '3')),
+           coalesce(array_agg(c.pos - 1 ORDER BY c.pos) FILTER (WHERE a.attidentity = 'a'), '{}')
       FROM pgherd.columns(tab::regclass) c
       JOIN pg_attribute a ON a.attrelid = tab::regclass AND NOT a.attisdropped AND quote_ident(a.attname) = c.col;
 END;
