@@ -60,6 +60,9 @@ SELECT i.indexrelid::regclass::text FROM pg_index i
   JOIN pg_am m ON m.oid = c.relam AND m.amname = 'btree'
  WHERE c.relnamespace = to_regnamespace(%(schema)s) AND i.indisvalid AND i.indisready
 """
+_GENERATED = (
+    "SELECT relid::regclass::text, concat(fingerprint, ' ', triggers) FROM pgherd.generated"
+)
 _OWN = "seq_"
 
 
@@ -107,6 +110,20 @@ def state(
     if parts:
         rows.update(connection.execute(sql.SQL(" UNION ALL ").join(parts)).fetchall())
     return State(rows, catalog)
+
+
+def generated_otherwise(connection: Connection) -> str:
+    """Tables of a member whose capture would be generated otherwise now; empty if there are none.
+
+    Args:
+        connection: of a superuser, prepared.
+    """
+    with connection.transaction(force_rollback=True):
+        connection.execute("SET LOCAL session_replication_role = replica")
+        had = dict(connection.execute(_GENERATED).fetchall())
+        connection.execute("SELECT pgherd.reconcile()")
+        now = dict(connection.execute(_GENERATED).fetchall())
+    return ", ".join(sorted(name for name in had.keys() | now if had.get(name) != now.get(name)))
 
 
 def local_tables(connection: Connection, schema: str) -> list[str]:

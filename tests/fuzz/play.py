@@ -378,6 +378,9 @@ class Game:
             told = compare.damaged_indexes(connection, schema)
             if told:
                 raise FoundError("index", f"{name}: {told}")
+            told = compare.generated_otherwise(connection)
+            if told:
+                raise FoundError("generated", f"{name}: {told}")
 
     def _trouble(self) -> str:
         return "\n".join(str(one) for one in self._servers.trouble())

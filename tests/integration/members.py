@@ -19,6 +19,7 @@ from .repeating import is_in_transaction, repeats_s
 Connection = psycopg.AsyncConnection[Any]
 
 _STRUCTURE = statements.load("structure.sql")["structure"]
+_GENERATED = "SELECT relid::regclass::text, fingerprint, triggers FROM pgherd.generated ORDER BY 1"
 _UNORDERED = """
 SELECT pgherd.unseen_documents(r, '{}') FROM pgherd.unseen_renames() r
  UNION ALL SELECT ROW(r) FROM pgherd.unseen_renames() r WHERE r <> '[]'"""
@@ -162,8 +163,14 @@ async def unordered(connections: Sequence[Connection]) -> list[tuple[Any, ...]]:
 
 
 async def assert_same_schema(connections: Sequence[Connection], schema: str) -> str:
-    """Compare everything that pg_dump knows of a schema; return the dump."""
+    """Compare everything that pg_dump knows of a schema; return the dump.
+
+    What is generated for the tables of superusers' connections is what would be generated now.
+    """
     await caught_up(connections)
+    for connection in connections:
+        if connection.info.parameter_status("is_superuser") == "on":
+            await assert_generated(connection)
     dumps = await asyncio.gather(*(_dump(one, schema) for one in connections))
     assert dumps[1:] == dumps[:-1]
     return dumps[0]
@@ -186,6 +193,16 @@ async def assert_refused(connections: Sequence[Connection], schema: str, stateme
     assert error.diag.message_hint
     await run(connections[0], "DISCARD TEMP")  # what it made of those would be in the dump
     assert await assert_same_schema(connections[:2], schema) == found
+
+
+async def assert_generated(connection: Connection) -> None:
+    """What is generated for tables is what would be generated now: a superuser's connection."""
+    async with connection.transaction(force_rollback=True):
+        await run(connection, "SET LOCAL session_replication_role = replica")
+        had = await run(connection, _GENERATED)
+        await run(connection, "SELECT pgherd.reconcile()")
+        now = await run(connection, _GENERATED)
+    assert now == had
 
 
 async def _dump(connection: Connection, schema: str) -> str:

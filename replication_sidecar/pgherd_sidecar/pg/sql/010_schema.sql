@@ -108,12 +108,14 @@ CREATE TABLE IF NOT EXISTS pgherd.local_tables (
 );
 
 -- This table says for which tables functions and triggers have been generated. A fingerprint tells whether a table's functions
--- have to be made anew; of its triggers there are the statements that made them, by name.
+-- have to be made anew; of its triggers there are the statements that made them, by name. `inputs`: see source_inputs().
 CREATE TABLE IF NOT EXISTS pgherd.generated (
     relid       oid  PRIMARY KEY,
     fingerprint text NOT NULL,
-    triggers    jsonb
+    triggers    jsonb,
+    inputs      text
 );
+ALTER TABLE pgherd.generated ADD COLUMN IF NOT EXISTS inputs text; -- an earlier version had none
 
 -- 131,072 transactions on one side, then as many on the other.
 CREATE OR REPLACE FUNCTION pgherd.capture_side(x xid8) RETURNS int

@@ -996,9 +996,54 @@ BEGIN
     END IF;
 END $$;
 
--- Makes what is generated agree with the catalog: for the given relations, or for all. Most commands change the
--- functions of a table, and not its triggers. Constants in expressions of indexes, and bounds of partitions, are written
--- as the functions read them (text_settings), however the session writes values.
+-- A hash of all that what is generated for a table is made of. NULL where other relations and types have a part in it: for
+-- partitions and inheritance trees, columns of types that a user can change, and indexes that are being built. Of functions,
+-- operator classes and collations nothing is told. A command that changes one of these may concern any table.
+CREATE OR REPLACE FUNCTION pgherd.source_inputs(t pgherd.user_tables) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF t.relid <> t.root_relid OR t.partitioned OR t.inherits
+       OR EXISTS (SELECT FROM pg_attribute a
+                   WHERE a.attrelid = t.relid AND a.attnum > 0 AND NOT a.attisdropped AND NOT pgherd.is_plain_type(a.atttypid))
+       OR EXISTS (SELECT FROM pgherd.long_commands l WHERE l.relid = t.relid) THEN
+        RETURN NULL;
+    END IF;
+    RETURN md5(concat_ws(
+        '|', t.name, (SELECT m.native FROM pgherd.capture_mode m), pgherd.counts_statements(ARRAY[t.relid]),
+        EXISTS (SELECT FROM pgherd.user_sequences s WHERE s.owner = t.relid),
+        (SELECT string_agg(concat_ws(',', a.attnum, quote_ident(a.attname), a.atttypid, a.attcollation, a.attnotnull, a.attgenerated,
+                                     a.attidentity, a.attcompression, d.adbin), ';' ORDER BY a.attnum)
+           FROM pg_attribute a
+           LEFT JOIN pg_attrdef d ON a.attgenerated <> '' AND d.adrelid = a.attrelid AND d.adnum = a.attnum
+          WHERE a.attrelid = t.relid AND a.attnum > 0 AND NOT a.attisdropped),
+        -- of an index that forbids nothing only how it keeps a value that is compressed
+        (SELECT string_agg(CASE WHEN i.indisunique OR i.indisexclusion OR i.indexprs IS NOT NULL OR i.indpred IS NOT NULL
+                                THEN concat_ws(',', i::text, pgherd.index_seed(i.indexrelid), quote_ident(c.relname))
+                                ELSE concat_ws(',', c.relam, i.indkey) END, ';' ORDER BY i.indexrelid)
+           FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+          WHERE i.indrelid = t.relid
+            AND (i.indisunique OR i.indisexclusion OR i.indexprs IS NOT NULL OR i.indpred IS NOT NULL
+                 OR EXISTS (SELECT FROM pg_attribute a
+                             WHERE a.attrelid = t.relid AND a.attnum = ANY (i.indkey::int2[]) AND a.attlen = -1))),
+        (SELECT string_agg(f::text, ';' ORDER BY f.oid) FROM pg_constraint f WHERE f.conrelid = t.relid AND f.contype <> 'f'),
+        -- foreign keys of the table, and to it: each has a trigger there
+        (SELECT string_agg(concat_ws(',', f::text, x::text, pgherd.index_seed(x.indexrelid), n.nspname, c.relname, (
+                               SELECT string_agg(concat_ws(',', a.attrelid, a.attnum, a.atttypid, a.attcollation), ';'
+                                                 ORDER BY a.attrelid, a.attnum)
+                                 FROM pg_attribute a
+                                WHERE a.attrelid = x.indexrelid OR a.attrelid = f.confrelid AND a.attnum = ANY (f.confkey))), ';'
+                           ORDER BY f.oid)
+           FROM pg_constraint f
+           LEFT JOIN pg_index x ON f.conrelid = t.relid AND x.indexrelid = f.conindid
+           LEFT JOIN pg_class c ON c.oid = coalesce(pg_partition_root(x.indrelid)::oid, x.indrelid)
+           LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
+          WHERE f.contype = 'f' AND f.oid IN (SELECT r.tgconstraint FROM pg_trigger r WHERE r.tgrelid = t.relid))));
+END $$;
+
+-- Makes what is generated agree with the catalog: for the given relations, or for all. Of the given ones those are left as they
+-- are whose `inputs` have not changed: most relatives of a table that has, and the table itself if only a default has. Most
+-- commands change the functions of a table, and not its triggers. Constants in expressions of indexes, and bounds of partitions,
+-- are written as the functions read them (text_settings), however the session writes values.
 CREATE OR REPLACE FUNCTION pgherd.reconcile(rels oid[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning SET DateStyle = 'ISO, YMD'
 SET IntervalStyle = 'postgres' SET TimeZone = 'UTC' SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C'
@@ -1014,6 +1059,7 @@ DECLARE
     why     text;
     source  text;
     wanted  jsonb; -- triggers
+    made_of text; -- the table's `inputs`
     had     pgherd.generated;
 BEGIN
     FOR r IN SELECT c.oid AS relid, c.oid::regclass AS name, u AS tab,
@@ -1029,6 +1075,9 @@ BEGIN
         -- child's triggers of rows then, and none of statements.
         t.inherits := t.inherits OR t.relid = t.root_relid AND NOT t.partitioned AND EXISTS (
             SELECT FROM pg_trigger p WHERE p.tgrelid = t.relid AND p.tgname = 'pgherd_insert' AND p.tgtype & 1 = 1);
+        made_of := CASE WHEN r.holds_values THEN pgherd.source_inputs(t) END;
+        SELECT * INTO had FROM pgherd.generated g WHERE g.relid = r.relid;
+        CONTINUE WHEN rels IS NOT NULL AND had.inputs = made_of;
         source := '';
         why := NULL;
         wanted := '{}';
@@ -1050,8 +1099,10 @@ BEGIN
         ELSIF t.relid IS NOT NULL THEN
             wanted := pgherd.refusal_triggers(t, why);
         END IF;
-        SELECT * INTO had FROM pgherd.generated g WHERE g.relid = r.relid;
-        CONTINUE WHEN had.fingerprint = md5(source) AND had.triggers = wanted;
+        IF had.fingerprint = md5(source) AND had.triggers = wanted THEN
+            UPDATE pgherd.generated g SET inputs = made_of WHERE g.relid = r.relid AND g.inputs IS DISTINCT FROM made_of;
+            CONTINUE;
+        END IF;
         IF source <> '' AND had.fingerprint IS DISTINCT FROM md5(source) THEN
             EXECUTE source;
             PERFORM pgherd.revoke_generated(r.relid);
@@ -1063,8 +1114,9 @@ BEGIN
         IF r.holds_values AND why IS NULL AND pgherd.is_captured_natively(t.relid, t.inherits) THEN
             PERFORM pgherd.plan_native_capture(r.relid, parts);
         END IF;
-        INSERT INTO pgherd.generated VALUES (r.relid, md5(source), had.triggers)
-            ON CONFLICT (relid) DO UPDATE SET fingerprint = EXCLUDED.fingerprint, triggers = EXCLUDED.triggers;
+        INSERT INTO pgherd.generated VALUES (r.relid, md5(source), had.triggers, CASE WHEN had.triggers = wanted THEN made_of END)
+            ON CONFLICT (relid) DO UPDATE
+           SET fingerprint = EXCLUDED.fingerprint, triggers = EXCLUDED.triggers, inputs = EXCLUDED.inputs;
     END LOOP;
     FOR r IN DELETE FROM pgherd.generated g
               WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = g.relid) RETURNING g.relid LOOP
