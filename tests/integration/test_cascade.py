@@ -275,17 +275,25 @@ def test_a_provider_whose_log_begins_too_late_is_told_and_another_one_goes_on(
     assert age(c, name) == before
 
 
+def follow(
+    herd: LocalHerd, directory: Path, name: str, a: PlainPostgres, b: PlainPostgres
+) -> tuple[str, ...]:
+    """Have ``b`` follow ``a``, which forwards; return the words that name the follower."""
+    by = ("--name", f"{name}_b", "--provider", f"{name}_a")
+    must(herd, "set", "create", name, "--tables", f"{name}.t")
+    words = ("--to", a.dsn(user="app"), "--forward", "--wait")
+    must(herd, "subscribe", name, "--name", f"{name}_a", *words)
+    with forwarding(directory, a.dsn(user="app")):
+        must(herd, "subscribe", name, *by, "--to", b.dsn(user="app"), "--wait")
+    return by
+
+
 def test_a_follower_that_was_out_of_reach_when_it_ended_takes_writes_when_it_is_back(
     herd: LocalHerd, servers: list[PlainPostgres], work_directory: Path, name: str
 ) -> None:
     """Its last order may not have reached it, and the process that hears of its end may be new."""
     a, b = servers[:2]
-    by = ("--name", f"{name}_b", "--provider", f"{name}_a")
-    must(herd, "set", "create", name, "--tables", f"{name}.t")
-    words = ("--to", a.dsn(user="app"), "--forward", "--wait")
-    must(herd, "subscribe", name, "--name", f"{name}_a", *words)
-    with forwarding(work_directory, a.dsn(user="app")):
-        must(herd, "subscribe", name, *by, "--to", b.dsn(user="app"), "--wait")
+    by = follow(herd, work_directory, name, a, b)
     of_b = f"FROM pgherd_subscriber.orders WHERE ordered->>'name' = '{name}_b'"
     held, ordered = f"SELECT state {of_b}", f"SELECT ordered->'revision' {of_b}"
     before = query(a.dsn(), ordered)
@@ -310,12 +318,7 @@ def test_a_follower_hears_of_its_end_though_another_one_has_its_name(
 ) -> None:
     """The new order was written over the end, or over the order whose end nobody had seen."""
     a, b, c = servers
-    by = ("--name", f"{name}_b", "--provider", f"{name}_a")
-    must(herd, "set", "create", name, "--tables", f"{name}.t")
-    words = ("--to", a.dsn(user="app"), "--forward", "--wait")
-    must(herd, "subscribe", name, "--name", f"{name}_a", *words)
-    with forwarding(work_directory, a.dsn(user="app")):
-        must(herd, "subscribe", name, *by, "--to", b.dsn(user="app"), "--wait")
+    by = follow(herd, work_directory, name, a, b)
     ended = "SELECT FROM pgherd_subscriber.orders WHERE state = 'ended'"
     again = f"SELECT FROM pgherd_subscriber.orders WHERE name = '{name}_b' AND state <> 'ended'"
     b.stop("immediate")

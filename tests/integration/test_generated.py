@@ -43,9 +43,12 @@ def test_the_example_is_what_is_generated(herd: LocalHerd) -> None:
 
 
 TABLES = """
+CREATE TYPE mood AS ENUM ('sad');
+CREATE TYPE pair AS (a int);
 CREATE TABLE parent (id int PRIMARY KEY, u int UNIQUE, n int UNIQUE);
 CREATE TABLE child (
-    id int PRIMARY KEY, p int REFERENCES parent, n int, t text, w int, x int, v varchar(9) NOT NULL);
+    id int PRIMARY KEY, p int REFERENCES parent, n int, t text, w int, x int, v varchar(9) NOT NULL,
+    m mood);
 CREATE TABLE plain (id int NOT NULL, k text NOT NULL, b int GENERATED ALWAYS AS (id + 1) STORED);
 CREATE SEQUENCE numbers;
 CREATE FUNCTION does_nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'
@@ -72,9 +75,14 @@ CHANGES = (
     "DROP INDEX partly",
     "ALTER TABLE child ALTER v DROP NOT NULL",
     "ALTER TABLE child ALTER v TYPE varchar(20)",
-    "ALTER TABLE child ALTER t TYPE text COLLATE \"C\"",
+    'ALTER TABLE child ALTER t TYPE text COLLATE "C"',
     "ALTER TABLE child ADD CHECK (w > 0)",
     "ALTER TABLE child ADD EXCLUDE USING hash (w WITH =)",
+    "ALTER TABLE child ADD UNIQUE (m)",
+    "ALTER TYPE mood RENAME TO temper",
+    "ALTER TABLE child ADD c pair",
+    "ALTER TYPE pair ADD ATTRIBUTE b interval",
+    "ALTER TABLE child DROP c",
     "ALTER TABLE child ADD s int GENERATED ALWAYS AS IDENTITY",
     "ALTER SEQUENCE numbers OWNED BY plain.id",
     "CREATE TRIGGER t AFTER INSERT ON plain FOR EACH STATEMENT EXECUTE FUNCTION does_nothing()",

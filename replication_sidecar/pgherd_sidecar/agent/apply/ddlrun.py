@@ -37,8 +37,8 @@ _REMEDIES = {
     "0A000": (_PAST_TEMPORARY,),  # a table of another session would have to be altered
     DIFFERENT: (_PAST_COMMANDS, _PAST_GUESSED),  # PostgreSQL has chosen other names
 }
-"""What is done first in the next attempt, by the error of a command in whose way sessions of this
-server may be."""
+"""The next attempt begins with this, by the error of a command in whose way sessions of this server
+may be."""
 _AFRESH = (
     "CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; DISCARD TEMP;"
     f" DISCARD SEQUENCES; SELECT pg_advisory_unlock_all(); {ADMINISTRATION}"

@@ -997,14 +997,14 @@ BEGIN
 END $$;
 
 -- A hash of all that what is generated for a table is made of. NULL where other relations and types have a part in it: for
--- partitions and inheritance trees, columns of types that a user can change, and indexes that are being built. Of functions,
--- operator classes and collations nothing is told. A command that changes one of these may concern any table.
+-- partitions and inheritance trees, columns of types that are made of others, and indexes that are being built. Of functions,
+-- enums, operator classes and collations nothing is told. A command that changes one of these may concern any table.
 CREATE OR REPLACE FUNCTION pgherd.source_inputs(t pgherd.user_tables) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF t.relid <> t.root_relid OR t.partitioned OR t.inherits
-       OR EXISTS (SELECT FROM pg_attribute a
-                   WHERE a.attrelid = t.relid AND a.attnum > 0 AND NOT a.attisdropped AND NOT pgherd.is_plain_type(a.atttypid))
+       OR EXISTS (SELECT FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid
+                   WHERE a.attrelid = t.relid AND a.attnum > 0 AND y.oid >= 16384 AND y.typtype <> 'e')
        OR EXISTS (SELECT FROM pgherd.long_commands l WHERE l.relid = t.relid) THEN
         RETURN NULL;
     END IF;

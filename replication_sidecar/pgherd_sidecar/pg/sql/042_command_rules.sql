@@ -323,6 +323,32 @@ BEGIN
            END;
 END $$;
 
+-- A foreign key across types is certified under the parent's type: the cast must be a superuser's. It may have no function
+-- (WITH INOUT), so it is looked for where there are none, too.
+--   everywhere  not of new foreign keys only
+CREATE OR REPLACE FUNCTION pgherd.check_key_types(super oid[], everywhere bool) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE r record;
+BEGIN
+    FOR r IN
+        SELECT f.conname AS name, f.conrelid::regclass AS place
+          FROM pg_constraint f
+         CROSS JOIN LATERAL ROWS FROM (unnest(f.conkey), unnest(f.confkey)) AS k(child, parent)
+          JOIN pg_attribute c ON c.attrelid = f.conrelid AND c.attnum = k.child
+          JOIN pg_attribute p ON p.attrelid = f.confrelid AND p.attnum = k.parent
+          JOIN pg_type ct ON ct.oid = pgherd.base_type(c.atttypid)
+          JOIN pg_type pt ON pt.oid = pgherd.base_type(p.atttypid)
+         WHERE f.contype = 'f' AND c.atttypid <> p.atttypid AND ct.oid <> pt.oid
+           AND (everywhere OR pgherd.is_new(f.xmin))
+           AND NOT (ct.typowner = ANY (super) AND pt.typowner = ANY (super))
+         LIMIT 1
+    LOOP
+        PERFORM pgherd.refuse(
+            format('foreign key %I of %s compares a type that is not a superuser''s with another type', r.name, r.place),
+            'Give both columns the same type.');
+    END LOOP;
+END $$;
+
 -- Code that PostgreSQL runs whenever a row is written is run by the applier too, with all its rights and on
 -- each member for itself; and deferred triggers run while a transaction commits. So it has to be PostgreSQL's
 -- own or a superuser's: what an ordinary user wrote could take those rights over, write behind the back of
@@ -339,25 +365,7 @@ DECLARE
                               WHERE p.oprowner <> ALL (super) OR p.oprcode = ANY (functions));
     r         record;
 BEGIN
-    -- A foreign key across types is certified under the parent's type: the cast must be a superuser's. It may have no
-    -- function (WITH INOUT), so it is looked for where there are none, too.
-    FOR r IN
-        SELECT f.conname AS name, f.conrelid::regclass AS place
-          FROM pg_constraint f
-         CROSS JOIN LATERAL ROWS FROM (unnest(f.conkey), unnest(f.confkey)) AS k(child, parent)
-          JOIN pg_attribute c ON c.attrelid = f.conrelid AND c.attnum = k.child
-          JOIN pg_attribute p ON p.attrelid = f.confrelid AND p.attnum = k.parent
-          JOIN pg_type ct ON ct.oid = pgherd.base_type(c.atttypid)
-          JOIN pg_type pt ON pt.oid = pgherd.base_type(p.atttypid)
-         WHERE f.contype = 'f' AND c.atttypid <> p.atttypid AND ct.oid <> pt.oid
-           AND (functions <> '{}' OR pgherd.is_new(f.xmin))
-           AND NOT (ct.typowner = ANY (super) AND pt.typowner = ANY (super))
-         LIMIT 1
-    LOOP
-        PERFORM pgherd.refuse(
-            format('foreign key %I of %s compares a type of your own with another type', r.name, r.place),
-            'Give both columns the same type.');
-    END LOOP;
+    PERFORM pgherd.check_key_types(super, functions <> '{}');
     IF functions = '{}' AND operators = '{}' THEN
         RETURN;
     END IF;

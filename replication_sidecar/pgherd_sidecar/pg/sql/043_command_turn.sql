@@ -3,13 +3,13 @@
 -- transaction, and so PostgreSQL finds deadlocks, and timeouts and cancels work as with any other lock.
 CREATE TABLE IF NOT EXISTS pgherd.command_turn ();
 
--- A command of another member holds this lock to the end of its transaction. It does not wait for the turn, because whoever
--- has that loses anyway, and keeps his session for as long as nothing else is in the way.
+-- A command of another member holds this lock to the end of its transaction. It does not wait for the turn, because the
+-- session that has it loses anyway, and is kept for as long as nothing else is in the way.
 CREATE TABLE IF NOT EXISTS pgherd.command_applied ();
 
 -- Locks of those who have begun a command, to the end of their transactions: with the turn, or without it. Where names that
 -- PostgreSQL has chosen for them are in the way of a command of another member, that waits for these locks, so that their
--- sessions give way. Whoever still waits for the turn is in nobody's way.
+-- sessions give way. A session that still waits for the turn is in nobody's way.
 CREATE TABLE IF NOT EXISTS pgherd.command_running ();
 CREATE TABLE IF NOT EXISTS pgherd.command_guessed ();
 
@@ -40,7 +40,7 @@ BEGIN
     LOCK TABLE pgherd.command_running IN ROW EXCLUSIVE MODE;
 END $$;
 
--- Has another session the turn, or what is locked with it?
+-- Has another session the turn?
 CREATE OR REPLACE FUNCTION pgherd.is_others_turn() RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -71,7 +71,8 @@ BEGIN
     PERFORM pgherd.take_turn();
 END $$;
 
--- Is the command probably about temporary objects? These concern nobody, and need no turn. Only a guess, by its words.
+-- Is the command probably about temporary objects? These concern nobody, and need no turn. Its words are
+-- all that tells.
 CREATE OR REPLACE FUNCTION pgherd.looks_temporary(query text) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
