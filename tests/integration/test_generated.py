@@ -80,6 +80,8 @@ CHANGES = (
     "ALTER TABLE child ADD EXCLUDE USING hash (w WITH =)",
     "ALTER TABLE child ADD UNIQUE (m)",
     "ALTER TYPE mood RENAME TO temper",
+    "CREATE COLLATION sorted (locale = 'C'); ALTER TABLE child ADD q text COLLATE sorted UNIQUE",
+    "ALTER COLLATION sorted RENAME TO ordered",
     "ALTER TABLE child ADD c pair",
     "ALTER TYPE pair ADD ATTRIBUTE b interval",
     "ALTER TABLE child DROP c",

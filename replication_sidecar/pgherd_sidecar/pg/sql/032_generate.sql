@@ -1040,11 +1040,27 @@ BEGIN
           WHERE f.contype = 'f' AND f.oid IN (SELECT r.tgconstraint FROM pg_trigger r WHERE r.tgrelid = t.relid))));
 END $$;
 
--- Makes what is generated agree with the catalog: for the given relations, or for all. Of the given ones those are left as they
--- are whose `inputs` have not changed: most relatives of a table that has, and the table itself if only a default has. Most
--- commands change the functions of a table, and not its triggers. Constants in expressions of indexes, and bounds of partitions,
--- are written as the functions read them (text_settings), however the session writes values.
-CREATE OR REPLACE FUNCTION pgherd.reconcile(rels oid[] DEFAULT NULL) RETURNS void
+-- Has a type, a function, an operator or a collation that is not PostgreSQL's own a part in the columns, constraints or indexes
+-- of a table?
+CREATE OR REPLACE FUNCTION pgherd.is_made_of_others(rel oid) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM (SELECT 'pg_class'::regclass AS class, rel AS id
+                     UNION ALL SELECT 'pg_class'::regclass, i.indexrelid FROM pg_index i WHERE i.indrelid = rel
+                     UNION ALL SELECT 'pg_constraint'::regclass, c.oid FROM pg_constraint c WHERE c.conrelid = rel
+                     UNION ALL SELECT 'pg_attrdef'::regclass, f.oid FROM pg_attrdef f WHERE f.adrelid = rel) p
+          JOIN pg_depend d ON d.classid = p.class AND d.objid = p.id
+         WHERE d.refclassid NOT IN ('pg_class'::regclass, 'pg_constraint'::regclass, 'pg_namespace'::regclass));
+END $$;
+
+-- Makes what is generated agree with the catalog: for the given relations, or for all. Those are left as they are whose `inputs`
+-- have not changed, unless all are made `anew`: most relatives of a table that has changed, the table itself if only a default
+-- has, and most tables after a command that may concern any. Most commands change the functions of a table, and not its triggers.
+-- Constants in expressions of indexes, and bounds of partitions, are written as the functions read them (text_settings), however
+-- the session writes values.
+DROP FUNCTION IF EXISTS pgherd.reconcile(oid[]); -- that of an earlier version made all anew
+CREATE OR REPLACE FUNCTION pgherd.reconcile(rels oid[] DEFAULT NULL, anew bool DEFAULT true) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning SET DateStyle = 'ISO, YMD'
 SET IntervalStyle = 'postgres' SET TimeZone = 'UTC' SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C'
 SET xmlbinary = 'base64' SET standard_conforming_strings = on AS $$
@@ -1077,7 +1093,7 @@ BEGIN
             SELECT FROM pg_trigger p WHERE p.tgrelid = t.relid AND p.tgname = 'pgherd_insert' AND p.tgtype & 1 = 1);
         made_of := CASE WHEN r.holds_values THEN pgherd.source_inputs(t) END;
         SELECT * INTO had FROM pgherd.generated g WHERE g.relid = r.relid;
-        CONTINUE WHEN rels IS NOT NULL AND had.inputs = made_of;
+        CONTINUE WHEN NOT anew AND had.inputs = made_of AND (rels IS NOT NULL OR NOT pgherd.is_made_of_others(r.relid));
         source := '';
         why := NULL;
         wanted := '{}';

@@ -177,7 +177,7 @@ BEGIN
     PERFORM pgherd.note_sequence_ranges();
     PERFORM pgherd.follow_local_tables();
     PERFORM pgherd.align_sequences(rels, everything);
-    PERFORM pgherd.reconcile(CASE WHEN NOT everything THEN rels END);
+    PERFORM pgherd.reconcile(CASE WHEN NOT everything THEN rels END, false);
     PERFORM pgherd.let_apply(false);
 END $$;
 
