@@ -24,47 +24,55 @@ BEGIN
     IF NOT pgherd.may_change_owner_only(tag) THEN
         RETURN NULL;
     END IF;
+    -- A row that is as it was is the same version of it. Rows that hold an owner are compared by their other columns.
     RETURN (
-    SELECT md5(string_agg(md5(u.line), '' ORDER BY u.line))
-      FROM (SELECT ROW('namespace', n.oid, n.nspname)::text AS line FROM pg_namespace n
+    SELECT sum(u.hash)
+      FROM (SELECT hash_record_extended(ROW(n.oid, n.nspname), 1) AS hash FROM pg_namespace n
             UNION ALL
-            SELECT ROW('type', t.oid, t.typname, t.typnamespace, t.typlen, t.typbyval, t.typtype, t.typcategory,
-                       t.typispreferred, t.typisdefined, t.typdelim, t.typrelid, t.typsubscript, t.typelem, t.typarray,
-                       t.typinput, t.typoutput, t.typreceive, t.typsend, t.typmodin, t.typmodout, t.typanalyze, t.typalign,
-                       t.typstorage, t.typnotnull, t.typbasetype, t.typtypmod, t.typndims, t.typcollation,
-                       t.typdefaultbin, t.typdefault)::text
+            SELECT hash_record_extended(
+                       ROW(t.oid, t.typname, t.typnamespace, t.typlen, t.typbyval, t.typtype, t.typcategory,
+                           t.typispreferred, t.typisdefined, t.typdelim, t.typrelid, t.typsubscript, t.typelem, t.typarray,
+                           t.typinput, t.typoutput, t.typreceive, t.typsend, t.typmodin, t.typmodout, t.typanalyze, t.typalign,
+                           t.typstorage, t.typnotnull, t.typbasetype, t.typtypmod, t.typndims, t.typcollation,
+                           t.typdefaultbin::text, t.typdefault), 2)
               FROM pg_type t WHERE t.oid >= 16384
             UNION ALL
-            SELECT ROW('class', c.oid, c.relname, c.relnamespace, c.reltype, c.reloftype, c.relam, c.relfilenode,
-                       c.relpersistence, c.relkind, c.relnatts, c.relchecks, c.relispartition, c.reloptions)::text
+            SELECT hash_record_extended(
+                       ROW(c.oid, c.relname, c.relnamespace, c.reltype, c.reloftype, c.relam, c.relfilenode,
+                           c.relpersistence, c.relkind, c.relnatts, c.relchecks, c.relispartition, c.reloptions), 3)
               FROM pg_class c WHERE c.oid >= 16384
-            UNION ALL SELECT ROW('attribute', a.*)::text FROM pg_attribute a WHERE a.attrelid >= 16384
-            UNION ALL SELECT ROW('default', d.*)::text FROM pg_attrdef d
-            UNION ALL SELECT ROW('enum', e.*)::text FROM pg_enum e
-            UNION ALL SELECT ROW('range', r.*)::text FROM pg_range r
-            UNION ALL SELECT ROW('constraint', c.*)::text FROM pg_constraint c
-            UNION ALL SELECT ROW('index', i.*)::text FROM pg_index i WHERE i.indexrelid >= 16384
             UNION ALL
-            SELECT ROW('collation', c.oid, c.collname, c.collnamespace, c.collprovider, c.collisdeterministic,
-                       c.collencoding, c.collcollate, c.collctype, c.collversion)::text
+            SELECT hash_record_extended(
+                       ROW(c.oid, c.collname, c.collnamespace, c.collprovider, c.collisdeterministic,
+                           c.collencoding, c.collcollate, c.collctype, c.collversion), 4)
               FROM pg_collation c WHERE c.oid >= 16384
             UNION ALL
-            SELECT ROW('operator', o.oid, o.oprname, o.oprnamespace, o.oprkind, o.oprcanmerge, o.oprcanhash, o.oprleft,
-                       o.oprright, o.oprresult, o.oprcom, o.oprnegate, o.oprcode, o.oprrest, o.oprjoin)::text
+            SELECT hash_record_extended(
+                       ROW(o.oid, o.oprname, o.oprnamespace, o.oprkind, o.oprcanmerge, o.oprcanhash, o.oprleft,
+                           o.oprright, o.oprresult, o.oprcom, o.oprnegate, o.oprcode, o.oprrest, o.oprjoin), 5)
               FROM pg_operator o WHERE o.oid >= 16384
             UNION ALL
-            SELECT ROW('class of operators', o.oid, o.opcmethod, o.opcname, o.opcnamespace, o.opcfamily, o.opcintype,
-                       o.opcdefault, o.opckeytype)::text
+            SELECT hash_record_extended(
+                       ROW(o.oid, o.opcmethod, o.opcname, o.opcnamespace, o.opcfamily, o.opcintype,
+                           o.opcdefault, o.opckeytype), 6)
               FROM pg_opclass o WHERE o.oid >= 16384
-            UNION ALL SELECT ROW('family', o.oid, o.opfmethod, o.opfname, o.opfnamespace)::text FROM pg_opfamily o
-            UNION ALL SELECT ROW('member', m.*)::text FROM pg_amop m WHERE m.oid >= 16384
-            UNION ALL SELECT ROW('function', m.*)::text FROM pg_amproc m WHERE m.oid >= 16384
+            UNION ALL SELECT hash_record_extended(ROW(o.oid, o.opfmethod, o.opfname, o.opfnamespace), 7) FROM pg_opfamily o
             UNION ALL
-            SELECT ROW('text search', t.oid, t.cfgname, t.cfgnamespace, t.cfgparser)::text FROM pg_ts_config t
-            UNION ALL SELECT ROW('map', m.*)::text FROM pg_ts_config_map m
+            SELECT hash_record_extended(ROW(t.oid, t.cfgname, t.cfgnamespace, t.cfgparser), 8) FROM pg_ts_config t
             UNION ALL
-            SELECT ROW('dictionary', t.oid, t.dictname, t.dictnamespace, t.dicttemplate, t.dictinitoption)::text
-              FROM pg_ts_dict t) u);
+            SELECT hash_record_extended(ROW(t.oid, t.dictname, t.dictnamespace, t.dicttemplate, t.dictinitoption), 9)
+              FROM pg_ts_dict t
+            UNION ALL
+            SELECT hash_record_extended(ROW(v.tableoid, v.xmin, v.ctid), 10)
+              FROM (SELECT a.tableoid, a.xmin, a.ctid FROM pg_attribute a WHERE a.attrelid >= 16384
+                    UNION ALL SELECT d.tableoid, d.xmin, d.ctid FROM pg_attrdef d
+                    UNION ALL SELECT e.tableoid, e.xmin, e.ctid FROM pg_enum e
+                    UNION ALL SELECT r.tableoid, r.xmin, r.ctid FROM pg_range r
+                    UNION ALL SELECT c.tableoid, c.xmin, c.ctid FROM pg_constraint c
+                    UNION ALL SELECT i.tableoid, i.xmin, i.ctid FROM pg_index i WHERE i.indexrelid >= 16384
+                    UNION ALL SELECT m.tableoid, m.xmin, m.ctid FROM pg_amop m WHERE m.oid >= 16384
+                    UNION ALL SELECT m.tableoid, m.xmin, m.ctid FROM pg_amproc m WHERE m.oid >= 16384
+                    UNION ALL SELECT m.tableoid, m.xmin, m.ctid FROM pg_ts_config_map m) v) u);
 END $$;
 
 -- Has the command left all tables as they were? `meaning`: what there was when it began. `coarse`: it concerns them all.
