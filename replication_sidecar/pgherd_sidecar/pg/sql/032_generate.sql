@@ -697,6 +697,16 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- It is looked for by what depends on the table, since there may be thousands of sequences.
+CREATE OR REPLACE FUNCTION pgherd.owns_sequences(rel oid) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM pg_depend d CROSS JOIN LATERAL (
+                          SELECT FROM pgherd.user_sequences s WHERE s.relid = d.objid AND s.owner = rel OFFSET 0) s
+                    WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = rel AND d.classid = 'pg_class'::regclass
+                      AND d.deptype IN ('a', 'i'));
+END $$;
+
 CREATE OR REPLACE FUNCTION pgherd.truncate_triggers(t pgherd.user_tables, p record) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -706,8 +716,8 @@ BEGIN
       FROM (VALUES ('pgherd_truncate', 'AFTER', 'pgherd_gen.truncate_' || t.relid, NOT t.partitioned),
                    ('pgherd_truncate_before', 'BEFORE', 'pgherd.close_old_cursor', NOT t.partitioned),
                    ('pgherd_truncate_empty', 'AFTER', 'pgherd.refuse_rows_behind_truncate', NOT t.partitioned AND p.identity IS NULL),
-                   ('pgherd_truncate_restart', 'AFTER', 'pgherd.capture_restart',
-                    EXISTS (SELECT FROM pgherd.user_sequences s WHERE s.owner = t.relid))) AS m(name, moment, fname, wanted)
+                   ('pgherd_truncate_restart', 'AFTER', 'pgherd.capture_restart', pgherd.owns_sequences(t.relid)))
+                   AS m(name, moment, fname, wanted)
      WHERE m.wanted;
 END $$;
 
@@ -1010,7 +1020,7 @@ BEGIN
     END IF;
     RETURN md5(concat_ws(
         '|', t.name, (SELECT m.native FROM pgherd.capture_mode m), pgherd.counts_statements(ARRAY[t.relid]),
-        EXISTS (SELECT FROM pgherd.user_sequences s WHERE s.owner = t.relid),
+        pgherd.owns_sequences(t.relid),
         (SELECT string_agg(concat_ws(',', a.attnum, quote_ident(a.attname), a.atttypid, a.attcollation, a.attnotnull, a.attgenerated,
                                      a.attidentity, a.attcompression, d.adbin), ';' ORDER BY a.attnum)
            FROM pg_attribute a

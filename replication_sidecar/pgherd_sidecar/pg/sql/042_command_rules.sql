@@ -362,7 +362,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     super     oid[] := pgherd.superusers();
     operators oid[] := ARRAY(SELECT p.oid FROM pg_operator p
-                              WHERE p.oprowner <> ALL (super) OR p.oprcode = ANY (functions));
+                              WHERE p.oid >= 16384 AND (p.oprowner <> ALL (super) OR p.oprcode = ANY (functions)));
     r         record;
 BEGIN
     PERFORM pgherd.check_key_types(super, functions <> '{}');

@@ -286,6 +286,16 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.is_new(row_xmin xid) RETURNS bool
 LANGUAGE sql STABLE RETURN age(row_xmin) <= age(pg_current_xact_id()::xid) AND pgherd.is_own(row_xmin);
 
+-- May our transaction have written a catalog, or removed rows of it? If not, it has not. The counters are those of the session
+-- since it last sent them, so what earlier transactions wrote counts for a second or so.
+CREATE OR REPLACE FUNCTION pgherd.may_have_written(catalog regclass, removed bool DEFAULT false) RETURNS bool
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN NOT current_setting('track_counts')::bool
+        OR pg_stat_get_xact_tuples_updated(catalog) + pg_stat_get_xact_tuples_deleted(catalog) > 0
+        OR NOT removed AND pg_stat_get_xact_tuples_inserted(catalog) > 0;
+END $$;
+
 CREATE OR REPLACE VIEW pgherd.new_expressions AS
 SELECT e.tree::text AS tree
   FROM (SELECT d.adbin AS tree, d.xmin AS made FROM pg_attrdef d

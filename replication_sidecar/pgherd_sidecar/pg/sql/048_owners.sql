@@ -29,12 +29,18 @@ BEGIN
 END $$;
 
 -- After a command, on every member: what our transaction has given an owner, and what is gone. Nobody has counted the
--- rows that a transaction of a thousand commands has made, so that the planner would loop over both sides.
+-- rows that a transaction of a thousand commands has made, so that the planner would loop over both sides. A database may have
+-- tens of thousands of objects, and most commands leave nearly all of them as they are.
 CREATE OR REPLACE FUNCTION pgherd.follow_owners() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = on SET enable_hashjoin = on
 SET enable_nestloop = off AS $$
 BEGIN
-    DELETE FROM pgherd.owners k WHERE NOT EXISTS (SELECT FROM pgherd.owned o WHERE (o.class, o.object) = (k.class, k.object));
+    IF NOT pgherd.may_have_written('pg_shdepend') THEN
+        RETURN;
+    END IF;
+    IF pgherd.may_have_written('pg_shdepend', true) THEN
+        DELETE FROM pgherd.owners k WHERE NOT EXISTS (SELECT FROM pgherd.owned o WHERE (o.class, o.object) = (k.class, k.object));
+    END IF;
     INSERT INTO pgherd.owners AS k
     SELECT o.class, o.object, o.owner
       FROM pgherd.owned o LEFT JOIN pgherd.owners n ON (n.class, n.object) = (o.class, o.object)

@@ -152,7 +152,9 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.align_sequences(rels oid[], everything bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    DELETE FROM pgherd.sequences k WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = k.relid);
+    IF pgherd.may_have_written('pg_sequence', true) THEN
+        DELETE FROM pgherd.sequences k WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = k.relid);
+    END IF;
     PERFORM pgherd.align_sequence(s) FROM pgherd.user_sequences s CROSS JOIN pgherd.node
       WHERE everything OR s.relid = ANY (rels) OR s.owner = ANY (rels);
 END $$;
@@ -230,15 +232,18 @@ END $$;
 
 -- `made`: the transaction that made it here: on other members nobody can have used it.
 CREATE OR REPLACE FUNCTION pgherd.note_sequence_ranges() RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_hashjoin = on SET enable_nestloop = off AS $$
 #variable_conflict use_column
 BEGIN
-    DELETE FROM pgherd.sequence_ranges r WHERE NOT EXISTS (SELECT FROM pg_sequence s WHERE s.seqrelid = r.relid);
+    IF pgherd.may_have_written('pg_sequence', true) THEN
+        DELETE FROM pgherd.sequence_ranges r WHERE NOT EXISTS (SELECT FROM pg_sequence s WHERE s.seqrelid = r.relid);
+    END IF;
     INSERT INTO pgherd.sequence_ranges AS r
     SELECT s.seqrelid, s.seqmin, s.seqmax, pg_current_xact_id()
       FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid AND c.relpersistence <> 't'
-        ON CONFLICT (relid) DO UPDATE SET low = EXCLUDED.low, high = EXCLUDED.high
-     WHERE (r.low, r.high) <> (EXCLUDED.low, EXCLUDED.high);
+      LEFT JOIN pgherd.sequence_ranges k ON k.relid = s.seqrelid
+     WHERE (k.low, k.high) IS DISTINCT FROM (s.seqmin, s.seqmax)
+        ON CONFLICT (relid) DO UPDATE SET low = EXCLUDED.low, high = EXCLUDED.high;
 END $$;
 
 -- Has the running command made the range of a sequence smaller?
