@@ -6,6 +6,7 @@ in one transaction, and all in one message. The systems take turns, so that a ch
 machine's mood meets all. Printed are medians: the CPU time of the client's session, in which a
 command is executed and judged, and the client's wait. The other members' work is in neither.
 
+``--among N`` makes other tables before, which a foreign key ties to one of them, the hub.
 ``--against CHECKOUT`` measures another version of pgherd in the same run.
 """
 
@@ -39,12 +40,19 @@ COMMANDS: Mapping[str, str] = {
     "CREATE FUNCTION": "CREATE FUNCTION f{0}() RETURNS int LANGUAGE sql AS 'SELECT 1'",
     "COMMENT": "COMMENT ON TABLE t{0} IS 'of a benchmark'",
     "GRANT": "GRANT SELECT ON t{0} TO public",
+    "ADD COLUMN, hub": "ALTER TABLE others.hub ADD COLUMN c{0} int",
+    "ALTER TYPE": "ALTER TYPE others.mood ADD VALUE 'v{0}'",
     "DROP VIEW": "DROP VIEW v{0}",
     "DROP FUNCTION": "DROP FUNCTION f{0}()",
     "TRUNCATE": "TRUNCATE t{0}, c{0}",
     "DROP TABLE, a child": "DROP TABLE c{0}",
     "DROP TABLE": "DROP TABLE t{0}",
 }
+_OTHERS = (
+    "CREATE SCHEMA others; CREATE TYPE others.mood AS ENUM ();"
+    "CREATE TABLE others.hub (id int PRIMARY KEY);"
+)
+_OTHER = "CREATE TABLE others.o{0} (id int PRIMARY KEY, hub int REFERENCES others.hub, t text);"
 MIGRATION = (
     "CREATE TABLE m{0} (id int PRIMARY KEY, a int)",
     "ALTER TABLE m{0} ADD COLUMN b text",
@@ -97,7 +105,7 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="disk to measure on")
     parser.add_argument("--commands-only", action="store_true", help="no migrations")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="of another version")
-    parser.add_argument("--among", type=int, default=0, help="so many other objects, views")
+    parser.add_argument("--among", type=int, default=0, help="so many tables refer to the hub")
     options = parser.parse_args(sys.argv[1:])
     try:
         with scratch(options.dir) as base:
@@ -136,9 +144,9 @@ def measure(
             name: Session(stack.enter_context(psycopg.connect(dsn, autocommit=True)))
             for name, dsn in dsns.items()
         }
-        views = " ".join(f"CREATE VIEW o{i} AS SELECT {i} AS a" for i in range(among))
+        others = "".join(_OTHER.format(i) for i in range(among))
         for session in sessions.values():
-            session.connection.execute(f"CREATE SCHEMA others {views}".encode())
+            session.connection.execute(f"{_OTHERS} {others}".encode())
         for turn in range(turns + 1):
             for session in random.sample(list(sessions.values()), len(sessions)):
                 take_turn(session, turn)

@@ -13,7 +13,7 @@ import pytest
 from patience import wait_until
 
 from .localherd import LocalHerd
-from .nodes import Nodes, nodes_of, once, run
+from .nodes import Nodes, nobody_stops, nodes_of, once, run
 
 TABLES = """
 CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL, name text UNIQUE);
@@ -368,6 +368,28 @@ def test_an_update_follows_the_row_whose_primary_key_another_member_changed(
         else:
             assert len(took.result()) == int(found)
     nodes.equal_rows("task")
+
+
+def test_a_row_that_postgresql_moves_to_no_other_partition_is_deleted_and_inserted(
+    herd: LocalHerd, nodes: Nodes
+) -> None:
+    """It lets none out of a partition that foreign keys refer to and that has partitions."""
+    nodes.create(
+        "CREATE TABLE top (a int, b int, PRIMARY KEY (a, b)) PARTITION BY LIST (a);"
+        " CREATE TABLE middle PARTITION OF top FOR VALUES IN (1) PARTITION BY LIST (b);"
+        " CREATE TABLE low PARTITION OF middle FOR VALUES IN (1);"
+        " CREATE TABLE beside PARTITION OF top FOR VALUES IN (2);"
+        " CREATE TABLE refers (a int, b int, FOREIGN KEY (a, b) REFERENCES middle)"
+    )
+    with nobody_stops(herd, nodes):
+        for _ in range(2):
+            once(nodes.app[1], "INSERT INTO top VALUES (1, 1)")
+            once(
+                nodes.app[1],
+                "BEGIN; DELETE FROM top WHERE a = 1; INSERT INTO top VALUES (2, 1); COMMIT",
+            )
+            assert nodes.equal_rows("top") == ["(2,1)"]
+            once(nodes.app[1], "DELETE FROM top")
 
 
 def test_rows_take_the_values_of_each_other_in_one_transaction(nodes: Nodes) -> None:

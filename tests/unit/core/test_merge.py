@@ -30,6 +30,10 @@ def merge(*writesets: tuple["array[int]", list[Item]]) -> Plan:
     return merge_writesets(writesets, ModelColumns())
 
 
+def merge_in_place(*writesets: tuple["array[int]", list[Item]]) -> Plan:
+    return merge_writesets(writesets, ModelColumns(in_place=True))
+
+
 def rows(
     *records: str, pk: int = 1, keys: list[int] | None = None
 ) -> tuple["array[int]", list[Item]]:
@@ -150,28 +154,28 @@ def test_c10_a_row_whose_primary_key_changes_is_moved_between_deletes_and_insert
     keys = groups((0, [TABLE_KEY, *(key(n, 3) for n in (1, 2, 3))]))
     chosen = [records[place] for place in order]
     items = [(T, [pk for _, pk in chosen], [record for record, _ in chosen])]
-    assert waves(merge((keys, items))) in (
+    assert waves(merge_in_place((keys, items))) in (
         [[("D", ["(3,,,)"]), ("M1111", ["(1,,,)", "(2,5,,)"])]],
         [[("D", ["(1,,,)"]), ("M1111", ["(3,,,)", "(2,5,,)"])]],
     )
 
 
 def test_c10_a_key_that_is_written_in_two_ways_is_moved() -> None:
-    (statement,) = merge(rows("D(1,,,)", "I(1.0,6,,)")).waves[0].statements
+    (statement,) = merge_in_place(rows("D(1,,,)", "I(1.0,6,,)")).waves[0].statements
     assert statement.op is Op.MOVE
     assert statement.expected_rows == 1
 
 
 def test_c10_what_need_not_have_been_there_is_not_moved() -> None:
     keys = groups((0, [TABLE_KEY, key(1, 3), key(2, 3)]))
-    plan = merge((keys, [(T, [4, 8], ["E(1,,,)", "I(2,5,,)"])]))
+    plan = merge_in_place((keys, [(T, [4, 8], ["E(1,,,)", "I(2,5,,)"])]))
     assert [op for op, _ in waves(plan)[0]] == ["E", "I"]
 
 
 def test_c10_a_row_is_updated_after_it_has_moved_and_taken_for_none_before() -> None:
     moved = groups((0, [TABLE_KEY, key(1, 3), key(2, 3)])), [(T, [4, 8], ["D(1,,,)", "I(2,5,,)"])]
     first, last = rows("U0001(1,,,c)", pk=1), rows("U0001(2,,,d)", pk=2)
-    assert [[op for op, _ in wave] for wave in waves(merge(first, moved, last))] == [
+    assert [[op for op, _ in wave] for wave in waves(merge_in_place(first, moved, last))] == [
         ["U0001"],
         ["M1111"],
         ["U0001"],
@@ -185,9 +189,17 @@ def test_c10_a_column_that_cannot_be_set_keeps_its_row_from_moving() -> None:
 
     table = '"My S"."T"'  # its key are the columns 3 and 1
     keys = groups((0, [TABLE_KEY, key(1, 3), key(2, 3)]))
-    plan = merge_writesets([(keys, [(table, [4, 8], ["D(,a,,1)", "I(x,a,,2)"])])], Fixed())
+    plan = merge_writesets(
+        [(keys, [(table, [4, 8], ["D(,a,,1)", "I(x,a,,2)"])])], Fixed(in_place=True)
+    )
     assert [op for op, _ in waves(plan)[0]] == ["M0111"]
-    plan = merge_writesets([(keys, [(T, [4, 8], ["D(1,,,)", "I(2,,,)"])])], Fixed())
+    plan = merge_writesets([(keys, [(T, [4, 8], ["D(1,,,)", "I(2,,,)"])])], Fixed(in_place=True))
+    assert [op for op, _ in waves(plan)[0]] == ["D", "I"]
+
+
+def test_c10_a_row_of_a_table_that_is_kept_apart_does_not_move() -> None:
+    keys = groups((0, [TABLE_KEY, key(1, 3), key(2, 3)]))
+    plan = merge((keys, [(T, [4, 8], ["D(1,,,)", "I(2,5,,)"])]))
     assert [op for op, _ in waves(plan)[0]] == ["D", "I"]
 
 

@@ -4,6 +4,9 @@ A batch that fails is tried once more: writeset by writeset, then row by row. So
 applied is, and the entry, the table and the row that can't be are known. A writeset that carries a
 fingerprint is compared with it however it was written.
 
+Rows that were updated in place are deleted and inserted then. One may take another one's value. And
+PostgreSQL moves no row out of a partition that has partitions and that foreign keys refer to.
+
 An index accepts a value or not by how it is compressed: ``pglz`` gives up on a value that
 ``lz4`` makes small enough, and the other way round. The session at the origin chose one of them.
 So a row that is too large for an index (54000) is tried with the other one, too.
@@ -26,8 +29,6 @@ COMPRESSION: Final = ("pglz", "lz4")
 COMPRESS: Final = b"SELECT set_config('default_toast_compression', $1, true)"
 INVALID_VALUE: Final = "22023"
 """The answer of a server that was built without lz4."""
-IN_THE_WAY: Final = ("23505", "23P01")
-"""Two rows may have moved together of which one takes the other's value."""
 AGAIN_AT_ONCE: Final = ("40P01", "57014")
 AT_ONCE_MAX: Final = 10
 _STATEMENTS: Final = {
@@ -74,7 +75,7 @@ class RowWriter:
         await self._rows.learn_tables(list(tables))
         plan = merge_writesets([(keys, items)], self._rows)
         refused = await self._refusal(about, plan, compare)
-        if refused in IN_THE_WAY:
+        if refused is not None:  # in place, perhaps: see ``Columns.together``
             self._rows.keep_apart(tables)
             together, plan = plan, merge_writesets([(keys, items)], self._rows)
             if plan != together:

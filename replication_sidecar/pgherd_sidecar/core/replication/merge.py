@@ -83,9 +83,10 @@ class Columns(Protocol):
         """
 
     def together(self, table: str) -> bool:
-        """Rows of a known table that move in one writeset may be updated in place, too.
+        """Rows of a known table that move in one writeset may be updated in place, too; and a
+        row's primary key.
 
-        Whoever says so merges anew if that breaks a unique index.
+        Whoever says so merges anew if the server refuses that.
         """
 
 
@@ -281,7 +282,8 @@ class _Batch:
         """The item with updates in place of the rows that it deletes and inserts."""
         pairs = _pairs(pk_keys, records)
         moved = self._columns.settable_columns(table) if pairs else ""
-        if not moved or (len(pairs) > 1 and not self._columns.together(table)):
+        together = moved != "" and self._columns.together(table)
+        if not moved or (len(pairs) > 1 and not together):
             return None
         kept = self._columns.other_columns(table)
         columns = self._columns.key_columns(table)
@@ -299,7 +301,7 @@ class _Batch:
             if not changed and "1" in kept:
                 rows.append(f"{'U' if certain else 'P'}{kept}{records[inserted][1:]}")
                 keys.append(pk_keys[inserted])
-            elif changed and certain and all(moved[column] == "1" for column in changed):
+            elif changed and certain and together and all(moved[c] == "1" for c in changed):
                 rows += (f"M{moved}{records[deleted][1:]}", records[inserted])
                 keys += (pk_keys[deleted], pk_keys[inserted])
             else:
