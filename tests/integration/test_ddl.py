@@ -455,10 +455,28 @@ async def test_a_table_changed_in_each_way_is_captured_as_it_is_then(
     await assert_same_schema(connections, schema)
 
 
-async def test_a_type_without_a_definition_is_refused(
+async def test_a_type_is_made_of_postgresqls_own_functions(
     admins: list[Connection], schema: str
 ) -> None:
-    await assert_refused(admins, schema, "CREATE TYPE shell")
+    for statement in (
+        "CREATE TYPE whole",
+        "CREATE FUNCTION whole_in(cstring) RETURNS whole STRICT IMMUTABLE LANGUAGE internal"
+        " AS 'int4in'",
+        "CREATE FUNCTION whole_out(whole) RETURNS cstring STRICT IMMUTABLE LANGUAGE internal"
+        " AS 'int4out'",
+        "CREATE TYPE whole (INPUT = whole_in, OUTPUT = whole_out, LIKE = int4)",
+        "CREATE CAST (int4 AS whole) WITHOUT FUNCTION",
+        "CREATE TABLE t (id int PRIMARY KEY, x whole)",
+        "INSERT INTO t VALUES (1, 7::whole), (2, '8')",
+        "CREATE TYPE shell",
+    ):
+        await spread(admins, 0, statement)
+    await spread(admins, 1, "UPDATE t SET x = '9' WHERE id = 2")
+    found = await same_everywhere(admins, f"SELECT id, x::text FROM {schema}.t ORDER BY id")
+    assert found == [(1, "7"), (2, "9")]
+    await assert_same_schema(admins, schema)
+    await spread(admins, 2, "DROP TYPE shell; DROP TYPE whole CASCADE")
+    await assert_same_schema(admins, schema)
 
 
 @pytest.mark.parametrize("tables", ["TABLE pn", "TABLE pn WHERE (b > 3)", "TABLES IN SCHEMA {}"])

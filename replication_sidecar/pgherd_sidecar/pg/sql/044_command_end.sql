@@ -233,19 +233,6 @@ BEGIN
     END IF;
 END $$;
 
--- Only a type in C needs one, and a shell is no type yet whose values members could name.
-CREATE OR REPLACE FUNCTION pgherd.check_shell_types() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    shell text := (SELECT o.object_identity FROM pg_event_trigger_ddl_commands() o JOIN pg_type t ON t.oid = o.objid
-                    WHERE o.classid = 'pg_type'::regclass AND NOT t.typisdefined LIMIT 1);
-BEGIN
-    IF shell <> '' THEN
-        PERFORM pgherd.refuse(format('type %s without a definition is not supported', shell),
-                              'Types in C come to all members with an extension: CREATE EXTENSION.');
-    END IF;
-END $$;
-
 -- functions: those of ordinary roles; NULL where the command computes nothing.
 CREATE OR REPLACE FUNCTION pgherd.check_command(effect record, before jsonb, functions oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -271,9 +258,7 @@ BEGIN
     PERFORM pgherd.check_marks(effect.rels);
     PERFORM pgherd.check_local_tables(before -> 'local');
     PERFORM pgherd.check_settings(effect.made);
-    IF before ->> 'tag' = 'CREATE TYPE' THEN
-        PERFORM pgherd.check_shell_types();
-    ELSIF before ->> 'tag' IN ('CREATE INDEX', 'ALTER TABLE') THEN
+    IF before ->> 'tag' IN ('CREATE INDEX', 'ALTER TABLE') THEN
         PERFORM pgherd.check_new_indexes(effect.rels);
     END IF;
     PERFORM pgherd.check_publications();
