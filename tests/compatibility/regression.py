@@ -103,7 +103,7 @@ def _told(results: Sequence[str]) -> Iterator[str]:
         said = re.sub(r"^psql:[^ ]*:\d+: ", "", line)
         if said.startswith("CONTEXT:"):
             return
-        if re.match(r" Trigger pgherd_\w+ on ", said):  # EXPLAIN ANALYZE
+        if re.match(r" Trigger pgherd_\w+( on \S+)?: calls=", said):  # EXPLAIN ANALYZE
             fired += 1
         elif fired and (rows := re.fullmatch(r"\((\d+) rows\)", said)):
             yield f"({int(rows[1]) - fired} rows)"
