@@ -479,6 +479,18 @@ async def test_a_type_is_made_of_postgresqls_own_functions(
     await assert_same_schema(admins, schema)
 
 
+async def test_what_a_session_has_for_itself_goes_with_what_it_depends_on(
+    connections: list[Connection], schema: str
+) -> None:
+    await spread(connections, 0, "CREATE DOMAIN d AS int; CREATE TABLE t (id int, x d)")
+    await run(connections[0], "CREATE TEMP TABLE own (id int, x d)")
+    await spread(connections, 0, "DROP DOMAIN d CASCADE")
+    assert await run(connections[0], "SELECT * FROM own") == []
+    await assert_same_schema(connections, schema)
+    error = await failure(connections[0], "DROP TABLE own, t")
+    assert error.sqlstate == "0A000"
+
+
 @pytest.mark.parametrize("tables", ["TABLE pn", "TABLE pn WHERE (b > 3)", "TABLES IN SCHEMA {}"])
 async def test_a_publication_comes_before_or_after_who_writes_its_tables(
     connections: list[Connection], admins: list[Connection], schema: str, tables: str
