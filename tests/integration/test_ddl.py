@@ -35,6 +35,7 @@ REPLICATED = {
     ),
     "create_table_as": ("", "CREATE TABLE t AS SELECT 1 AS id, 'x'::varchar(5) COLLATE \"C\" AS x"),
     "create_table_as_options": ("", "CREATE TABLE t WITH (fillfactor = 70) AS SELECT 1 AS id"),
+    "create_unlogged_table": ("", "CREATE UNLOGGED TABLE t (id serial PRIMARY KEY, x text)"),
     "select_into": ("", "SELECT 1 AS id, now() AS at INTO t"),
     "create_table_inherits": (
         "CREATE TABLE p (id int PRIMARY KEY)",
@@ -477,6 +478,28 @@ async def test_a_type_is_made_of_postgresqls_own_functions(
     await assert_same_schema(admins, schema)
     await spread(admins, 2, "DROP TYPE shell; DROP TYPE whole CASCADE")
     await assert_same_schema(admins, schema)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE UNLOGGED TABLE t (id int PRIMARY KEY)",
+        "CREATE UNLOGGED TABLE t AS SELECT 1 AS id",
+        "SELECT 1 AS id INTO UNLOGGED t",
+        "CREATE UNLOGGED TABLE p (id int PRIMARY KEY);"
+        " CREATE UNLOGGED TABLE t (id int REFERENCES p); INSERT INTO p VALUES (1)",
+    ],
+)
+async def test_an_unlogged_table_becomes_an_ordinary_one(
+    connections: list[Connection], schema: str, statement: str
+) -> None:
+    await spread(connections, 0, statement)
+    found = "SELECT relpersistence::text FROM pg_class WHERE oid = 't'::regclass"
+    assert await same_everywhere(connections, found) == [("p",)]
+    await spread(connections, 1, "DELETE FROM t")
+    await assert_same_schema(connections, schema)
+    error = await failure(connections[2], "ALTER TABLE t SET UNLOGGED")
+    assert error.sqlstate == "0A000"
 
 
 async def test_what_a_session_has_for_itself_goes_with_what_it_depends_on(

@@ -133,6 +133,18 @@ BEGIN
     END IF;
 END $$;
 
+-- A crash of one member would empty an unlogged table there, so a new one becomes an ordinary one, on every member.
+CREATE OR REPLACE FUNCTION pgherd.make_logged(rels oid[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE made regclass;
+BEGIN
+    FOR made IN SELECT c.oid FROM pg_class c
+                 WHERE c.oid = ANY (rels) AND c.relpersistence = 'u' AND c.relkind = 'r'
+                   AND NOT EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = c.oid) ORDER BY c.oid LOOP
+        EXECUTE format('ALTER TABLE %s SET LOGGED', made);
+    END LOOP;
+END $$;
+
 -- After a command, on every member: registers tables and their columns, interleaves sequences, makes triggers anew.
 -- rels: the relations concerned and their relatives; everything: possibly all others too; leaves_tables: nothing of that
 -- has to be done, but functions may have other privileges.
@@ -163,6 +175,7 @@ BEGIN
         RETURN;
     END IF;
     DELETE FROM pgherd.tables t WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.relid);
+    PERFORM pgherd.make_logged(rels);
     INSERT INTO pgherd.tables AS t
     SELECT a.relid, ARRAY[a.name, a.root_name], a.columns, pg_current_xact_id(), pgherd.identity_name(a.relid),
            pgherd.replica_identity_name(a.relid)
