@@ -58,7 +58,7 @@ def herd_of_three(directory: Path) -> Iterator[tuple[Server, LocalHerd]]:
     """A herd, and the ways to its node 1."""
     herd = LocalHerd(directory / "herd", free_port_base())
     try:
-        done = herd.up()
+        done = herd.up("--capture", "auto")
         if done.returncode:
             raise SystemExit(done.stderr)
         node = herd.node("n1")

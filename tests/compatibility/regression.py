@@ -98,9 +98,14 @@ def _keep(found: dict[str, str], line: int, results: Sequence[str], *, ends: boo
 
 def _told(results: Sequence[str]) -> Iterator[str]:
     """Leave out what says nothing of the statement, as our triggers."""
+    fired = 0
     for line in results:
         said = re.sub(r"^psql:[^ ]*:\d+: ", "", line)
         if said.startswith("CONTEXT:"):
             return
-        if not re.match(r"    pgherd_\w+ (AFTER|BEFORE) |    \"Pgherd_|Triggers:$", said, re.I):
+        if re.match(r" Trigger pgherd_\w+( on \S+)?: calls=", said):  # EXPLAIN ANALYZE
+            fired += 1
+        elif fired and (rows := re.fullmatch(r"\((\d+) rows\)", said)):
+            yield f"({int(rows[1]) - fired} rows)"
+        elif not re.match(r"    pgherd_\w+ (AFTER|BEFORE) |    \"Pgherd_|Triggers:$", said, re.I):
             yield said

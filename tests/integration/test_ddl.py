@@ -35,6 +35,7 @@ REPLICATED = {
     ),
     "create_table_as": ("", "CREATE TABLE t AS SELECT 1 AS id, 'x'::varchar(5) COLLATE \"C\" AS x"),
     "create_table_as_options": ("", "CREATE TABLE t WITH (fillfactor = 70) AS SELECT 1 AS id"),
+    "create_unlogged_table": ("", "CREATE UNLOGGED TABLE t (id serial PRIMARY KEY, x text)"),
     "select_into": ("", "SELECT 1 AS id, now() AS at INTO t"),
     "create_table_inherits": (
         "CREATE TABLE p (id int PRIMARY KEY)",
@@ -455,10 +456,62 @@ async def test_a_table_changed_in_each_way_is_captured_as_it_is_then(
     await assert_same_schema(connections, schema)
 
 
-async def test_a_type_without_a_definition_is_refused(
+async def test_a_type_is_made_of_postgresqls_own_functions(
     admins: list[Connection], schema: str
 ) -> None:
-    await assert_refused(admins, schema, "CREATE TYPE shell")
+    for statement in (
+        "CREATE TYPE whole",
+        "CREATE FUNCTION whole_in(cstring) RETURNS whole STRICT IMMUTABLE LANGUAGE internal"
+        " AS 'int4in'",
+        "CREATE FUNCTION whole_out(whole) RETURNS cstring STRICT IMMUTABLE LANGUAGE internal"
+        " AS 'int4out'",
+        "CREATE TYPE whole (INPUT = whole_in, OUTPUT = whole_out, LIKE = int4)",
+        "CREATE CAST (int4 AS whole) WITHOUT FUNCTION",
+        "CREATE TABLE t (id int PRIMARY KEY, x whole)",
+        "INSERT INTO t VALUES (1, 7::whole), (2, '8')",
+        "CREATE TYPE shell",
+    ):
+        await spread(admins, 0, statement)
+    await spread(admins, 1, "UPDATE t SET x = '9' WHERE id = 2")
+    found = await same_everywhere(admins, f"SELECT id, x::text FROM {schema}.t ORDER BY id")
+    assert found == [(1, "7"), (2, "9")]
+    await assert_same_schema(admins, schema)
+    await spread(admins, 2, "DROP TYPE shell; DROP TYPE whole CASCADE")
+    await assert_same_schema(admins, schema)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE UNLOGGED TABLE t (id int PRIMARY KEY)",
+        "CREATE UNLOGGED TABLE t AS SELECT 1 AS id",
+        "SELECT 1 AS id INTO UNLOGGED t",
+        "CREATE UNLOGGED TABLE p (id int PRIMARY KEY);"
+        " CREATE UNLOGGED TABLE t (id int REFERENCES p); INSERT INTO p VALUES (1)",
+    ],
+)
+async def test_an_unlogged_table_becomes_an_ordinary_one(
+    connections: list[Connection], schema: str, statement: str
+) -> None:
+    await spread(connections, 0, statement)
+    found = "SELECT relpersistence::text FROM pg_class WHERE oid = 't'::regclass"
+    assert await same_everywhere(connections, found) == [("p",)]
+    await spread(connections, 1, "DELETE FROM t")
+    await assert_same_schema(connections, schema)
+    error = await failure(connections[2], "ALTER TABLE t SET UNLOGGED")
+    assert error.sqlstate == "0A000"
+
+
+async def test_what_a_session_has_for_itself_goes_with_what_it_depends_on(
+    connections: list[Connection], schema: str
+) -> None:
+    await spread(connections, 0, "CREATE DOMAIN d AS int; CREATE TABLE t (id int, x d)")
+    await run(connections[0], "CREATE TEMP TABLE own (id int, x d)")
+    await spread(connections, 0, "DROP DOMAIN d CASCADE")
+    assert await run(connections[0], "SELECT * FROM own") == []
+    await assert_same_schema(connections, schema)
+    error = await failure(connections[0], "DROP TABLE own, t")
+    assert error.sqlstate == "0A000"
 
 
 @pytest.mark.parametrize("tables", ["TABLE pn", "TABLE pn WHERE (b > 3)", "TABLES IN SCHEMA {}"])

@@ -200,11 +200,6 @@ def test_a_key_that_comes_excludes_those_who_wrote_without_it(nodes: Nodes) -> N
 @pytest.mark.long
 @pytest.mark.parametrize("options", _PGBENCH, ids=" ".join)
 def test_pgbench_initializes_and_runs(nodes: Nodes, options: tuple[str, ...]) -> None:
-    if "--unlogged-tables" in options:
-        done = pgbench(nodes, 0, "-i", *options)
-        assert done.returncode != 0
-        assert "unlogged" in done.stderr
-        return
     done = pgbench(nodes, 0, "-i", *options)
     assert done.returncode == 0, done.stderr
     assert len(nodes.equal_rows(*_PGBENCH_TABLES)) == 100_000 + 1 + 10

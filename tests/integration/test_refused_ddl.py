@@ -139,7 +139,6 @@ REFUSED = {
         "CREATE INDEX CONCURRENTLY ON t (liar(id))",
     ),
     "index_concurrently_hash": (_TABLE, "CREATE INDEX CONCURRENTLY ON t (hash_record(ROW(x)))"),
-    "unlogged": ("", "CREATE UNLOGGED TABLE t (id int PRIMARY KEY)"),
     "set_unlogged": (_TABLE, "ALTER TABLE t SET UNLOGGED"),
     "tablespace": ("", "CREATE TABLE t (id int PRIMARY KEY) TABLESPACE elsewhere"),
     "disable_trigger": (_TABLE, "ALTER TABLE t DISABLE TRIGGER pgherd_insert"),

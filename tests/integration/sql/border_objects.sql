@@ -90,11 +90,32 @@ ALTER TABLE doc ALTER b SET STORAGE PLAIN;
 UPDATE doc SET id = 2;
 
 -- case: a PLAIN column from the first
--- tables: doc
--- refused
-BEGIN;
+-- tables: doc, source
+CREATE TABLE source (id int PRIMARY KEY, b text);
+INSERT INTO source VALUES (1, repeat('a', 3000)), (2, repeat('b', 1000));
 CREATE TABLE doc (id int PRIMARY KEY, b text);
 ALTER TABLE doc ALTER b SET STORAGE PLAIN;
+INSERT INTO doc SELECT id, b || '' FROM source;
+UPDATE doc SET id = id + 10;
+
+-- case: a compressed value is copied into a PLAIN column
+-- tables: doc, source
+-- refused
+CREATE TABLE source (id int PRIMARY KEY, b text);
+INSERT INTO source VALUES (1, repeat('a', 30000));
+CREATE TABLE doc (b text);
+ALTER TABLE doc ALTER b SET STORAGE PLAIN;
+INSERT INTO doc SELECT b FROM source;
+
+-- case: a compressed value is written into a PLAIN column afterwards
+-- tables: doc, source
+-- refused
+CREATE TABLE source (id int PRIMARY KEY, b text);
+INSERT INTO source VALUES (1, repeat('a', 30000));
+CREATE TABLE doc (id int PRIMARY KEY, b text);
+ALTER TABLE doc ALTER b SET STORAGE PLAIN;
+INSERT INTO doc VALUES (1, 'a');
+UPDATE doc SET b = s.b FROM source s;
 
 -- case: an index of an EXTERNAL column
 -- tables: doc

@@ -95,6 +95,7 @@ def test_names_of_what_a_package_brings(text: str, needs: list[tuple[str, str, s
         "ALTER TEXT SEARCH DICTIONARY d (STOPWORDS = own)",
         "ALTER TEXT SEARCH CONFIGURATION c ADD MAPPING FOR word WITH d",
         "SECURITY LABEL FOR p ON TABLE t IS 'x'",
+        "CREATE FUNCTION f(cstring) RETURNS e LANGUAGE internal AS 'int4in'",
     ],
 )
 def test_what_makes_no_table_is_tried_as_a_whole(text: str) -> None:

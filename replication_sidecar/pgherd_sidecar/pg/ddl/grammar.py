@@ -82,6 +82,11 @@ def nodes(root: Any) -> Iterator[Any]:
             stack += node
 
 
+def languages(function: ast.CreateFunctionStmt) -> set[str]:
+    """Return the language of a function: one, none for a body in standard SQL."""
+    return {one.arg.sval for one in function.options or () if one.defname == "language"}
+
+
 def refuse_newer_syntax(statement: Any, version: int) -> None:
     """Refuse what the server cannot have read as we do.
 

@@ -16,7 +16,7 @@ import msgspec
 from pglast import ast, enums, parser
 
 from pgherd_sidecar.core.replication.merge import Item
-from pgherd_sidecar.pg.ddl.grammar import nodes
+from pgherd_sidecar.pg.ddl.grammar import languages, nodes
 
 Kind = Literal["command", "schema", "setting", "zone", "collation", "search", "update"]
 
@@ -133,7 +133,7 @@ _NAMING_TYPES: Final = {"regconfig", "text", "varchar"}
 #: such texts, megabytes of them, so each of these takes one walk through the text.
 _WORDS: Final = re.compile(
     r"collat|extension|time\s*zone|tsvector|tsquery|ts_headline|text\s+search|compression"
-    r"|security\s+label|u&",
+    r"|security\s+label|internal|u&",
     re.IGNORECASE,
 )
 _ROUTINE: Final = re.compile(r"\b(?:function|procedure|routine)\b", re.IGNORECASE)
@@ -231,6 +231,8 @@ def _is_tried(statement: Any) -> bool:
     """Is it tried as a whole? It makes only what is not a table, and so it locks none."""
     if isinstance(statement, ast.DefineStmt):
         return statement.kind in _TRIED_KINDS
+    if isinstance(statement, ast.CreateFunctionStmt):  # one major version has functions of its own
+        return "internal" in languages(statement)
     return isinstance(statement, _TRIED)
 
 

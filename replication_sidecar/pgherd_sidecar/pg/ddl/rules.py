@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pglast import ast, enums
 
-from pgherd_sidecar.pg.ddl.grammar import nodes, refuse_newer_syntax
+from pgherd_sidecar.pg.ddl.grammar import languages, nodes, refuse_newer_syntax
 from pgherd_sidecar.pg.ddl.refusal import DdlNotSupported
 from pgherd_sidecar.pg.ddl.statements import Captured
 
@@ -36,7 +36,6 @@ _SUBSCRIPTIONS: Final = (
 _MOVING_DATE: Final = re.compile(
     r"(?<![a-z])(now|today|tomorrow|yesterday)(?![a-z])", re.IGNORECASE
 )
-_NATIVE_LANGUAGES: Final = {"c", "internal"}
 #: Settings that PostgreSQL judges by the running transaction, and not at all for another role.
 _UNSETTABLE: Final = {
     "role",
@@ -235,12 +234,10 @@ def _refuse_kinds(statement: Any) -> None:
         raise DdlNotSupported("large objects are not replicated", "Use a bytea column.")
     if isinstance(statement, ast.AlterTableMoveAllStmt):
         raise DdlNotSupported("tablespaces are not supported", "Leave tables where they are.")
-    if isinstance(statement, ast.CreateFunctionStmt):
-        languages = {one.arg.sval for one in statement.options or () if one.defname == "language"}
-        if languages & _NATIVE_LANGUAGES:
-            raise DdlNotSupported(
-                "functions in C are not supported", "Put them into an extension on every member."
-            )
+    if isinstance(statement, ast.CreateFunctionStmt) and "c" in languages(statement):
+        raise DdlNotSupported(
+            "functions in C are not supported", "Put them into an extension on every member."
+        )
     _refuse_settings(statement)
     if isinstance(statement, ast.CreateExtensionStmt) and any(
         option.defname == "cascade" for option in statement.options or ()

@@ -98,8 +98,17 @@ BEGIN
                 ELSE format('((%2$s) IS NOT TRUE AND NOT (n.%1$s IS NULL AND o.%1$s IS NULL))', col, equal) END;
 END $$;
 
--- Columns whose values are in an index as they are, and how PostgreSQL compresses text that is written into them: by
--- `pglz`, by `lz4`, by the session's method (`default`); or `otherwise`: not alike in all partitions.
+CREATE OR REPLACE FUNCTION pgherd.plain_columns(tree oid[]) RETURNS SETOF name
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN QUERY
+    SELECT a.attname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid AND t.typstorage <> 'p'
+     WHERE a.attrelid = ANY (tree) AND a.attnum > 0 AND NOT a.attisdropped AND a.attlen = -1 AND a.attstorage = 'p';
+END $$;
+
+-- Columns whose values are in an index as they are, or always in the row itself (PLAIN), and how PostgreSQL compresses text
+-- that is written into them: by `pglz`, by `lz4`, by the session's method (`default`); or `otherwise`: never, or not alike in
+-- all partitions.
 CREATE OR REPLACE FUNCTION pgherd.compressed_columns(root oid)
 RETURNS TABLE (pos int, col text, typ oid, coll oid, is_notnull bool, method text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -107,7 +116,8 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE tree oid[] := pgherd.partition_tree(root);
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
-                    WHERE i.indrelid = ANY (tree) AND a.attlen = -1) THEN
+                    WHERE i.indrelid = ANY (tree) AND a.attlen = -1)
+       AND NOT EXISTS (SELECT FROM pgherd.plain_columns(tree)) THEN
         RETURN; -- most tables have none
     END IF;
     RETURN QUERY
@@ -116,8 +126,10 @@ BEGIN
       FROM pgherd.columns(root) c
       JOIN pg_attribute a ON quote_ident(a.attname) = c.col AND a.attlen = -1 AND a.attrelid = ANY (tree)
       JOIN pg_class r ON r.oid = a.attrelid AND r.relkind = 'r'
-     CROSS JOIN LATERAL (SELECT CASE a.attcompression WHEN 'p' THEN 'pglz' WHEN 'l' THEN 'lz4' ELSE 'default' END AS method) m
-     WHERE EXISTS (
+     CROSS JOIN LATERAL (SELECT CASE WHEN a.attname IN (SELECT p.name FROM pgherd.plain_columns(tree) AS p(name)) THEN 'otherwise'
+                                     WHEN a.attcompression = 'p' THEN 'pglz' WHEN a.attcompression = 'l' THEN 'lz4'
+                                     ELSE 'default' END AS method) m
+     WHERE m.method = 'otherwise' OR EXISTS (
            SELECT FROM pg_index i
              JOIN pg_class x ON x.oid = i.indexrelid
              JOIN pg_am am ON am.oid = x.relam AND am.amname NOT IN ('gin', 'hash') -- they keep something else
@@ -160,8 +172,8 @@ CREATE OR REPLACE FUNCTION pgherd.refuse_compressed(tab regclass) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgherd.refuse(
-        format('a value in an index of table %s is compressed by another method than text that is written there', tab),
-        'It was copied, and might be too large for the index on other members. Write text that is computed: column || ''''.');
+        format('a value of table %s is compressed otherwise than text that is written there', tab),
+        'It was copied, and might be too large on other members. Write text that is computed: column || ''''.');
 END $$;
 
 -- Values travel as text, and some that PostgreSQL computes cannot be read again: a circle of negative radius, an

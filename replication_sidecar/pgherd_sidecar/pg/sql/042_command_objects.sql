@@ -43,7 +43,9 @@ END $$;
 -- its form: compressed, or a pointer to its place. Other members get its text, which may not fit where the form did.
 CREATE OR REPLACE FUNCTION pgherd.check_storage(rels oid[], everything bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE r record;
+DECLARE
+    r    record;
+    rows bool := everything;
 BEGIN
     FOR r IN
         SELECT u.name, a.attname, a.attstorage
@@ -58,11 +60,15 @@ BEGIN
                                           WHERE i.indrelid = u.relid AND a.attnum = ANY (i.indkey::int2[])
                                             AND (everything OR pgherd.is_new(a.xmin) OR pgherd.is_new(i.xmin)))
                    ELSE false END
-         ORDER BY 1, 2 LIMIT 1 LOOP
+         ORDER BY 1, 2 LOOP
+        IF r.attstorage = 'p' AND NOT rows THEN
+            EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', r.name) INTO rows;
+            CONTINUE WHEN NOT rows; -- compressed_columns() looks after what comes
+        END IF;
         PERFORM pgherd.refuse(
-            format('column %I of table %s: STORAGE %s is not supported%s', r.attname, r.name,
+            format('column %I of table %s: STORAGE %s is not supported where %s', r.attname, r.name,
                    CASE r.attstorage WHEN 'p' THEN 'PLAIN' ELSE 'EXTERNAL' END,
-                   CASE r.attstorage WHEN 'p' THEN '' ELSE ' where an index holds it' END),
+                   CASE r.attstorage WHEN 'p' THEN 'there are rows' ELSE 'an index holds it' END),
             'A value that is compressed or stored elsewhere already fits there, and its text does not, which is what other'
             ' members write: SET STORAGE EXTENDED or MAIN.');
     END LOOP;

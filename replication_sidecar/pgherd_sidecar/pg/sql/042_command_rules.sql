@@ -54,7 +54,7 @@ BEGIN
     FOR r IN SELECT c.oid::regclass AS rel, c.relpersistence, c.reltablespace, c.relkind FROM pg_class c
               WHERE (c.oid = ANY (rels) OR c.oid IN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = ANY (rels)))
                 AND (c.reltablespace <> 0 OR c.relkind = 'f' OR c.relpersistence = 'u'
-                     AND c.relkind IN ('r', 'p') AND c.oid IN (SELECT a.relid FROM pgherd.all_tables a)
+                     AND (c.relkind = 'p' OR c.relkind = 'r' AND c.oid IN (SELECT t.relid FROM pgherd.tables t)) -- make_logged()
                      AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = c.oid)) LOOP
         IF r.relpersistence = 'u' THEN
             PERFORM pgherd.refuse(format('table %s is unlogged and cannot be replicated', r.rel),

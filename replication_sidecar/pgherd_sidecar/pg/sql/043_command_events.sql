@@ -195,7 +195,7 @@ BEGIN
                'ours', bool_or(o.schema_name = 'pgherd' OR o.schema_name = 'pgherd_gen' AND o.original
                                OR o.object_identity IN ('pgherd', 'pgherd_gen') AND o.object_type = 'schema'),
                'temporary', bool_and(o.is_temporary OR coalesce(o.address_names[1] = 'pg_temp', false)),
-               'some_temporary', bool_or(o.is_temporary),
+               'some_temporary', bool_or(o.is_temporary) FILTER (WHERE o.original), -- others go with what they depend on
                'strays', bool_and(u.is_stray OR u.is_temporary) FILTER (WHERE o.original),
                'some_strays', bool_or(u.is_stray) FILTER (WHERE o.original),
                'rels', coalesce(jsonb_agg(DISTINCT coalesce(t.relid, i.relid, c.oid))

@@ -133,6 +133,18 @@ BEGIN
     END IF;
 END $$;
 
+-- A crash of one member would empty an unlogged table there, so a new one becomes an ordinary one, on every member.
+CREATE OR REPLACE FUNCTION pgherd.make_logged(rels oid[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE made regclass;
+BEGIN
+    FOR made IN SELECT c.oid FROM pg_class c
+                 WHERE c.oid = ANY (rels) AND c.relpersistence = 'u' AND c.relkind = 'r'
+                   AND NOT EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = c.oid) ORDER BY c.oid LOOP
+        EXECUTE format('ALTER TABLE %s SET LOGGED', made);
+    END LOOP;
+END $$;
+
 -- After a command, on every member: registers tables and their columns, interleaves sequences, makes triggers anew.
 -- rels: the relations concerned and their relatives; everything: possibly all others too; leaves_tables: nothing of that
 -- has to be done, but functions may have other privileges.
@@ -163,6 +175,7 @@ BEGIN
         RETURN;
     END IF;
     DELETE FROM pgherd.tables t WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.relid);
+    PERFORM pgherd.make_logged(rels);
     INSERT INTO pgherd.tables AS t
     SELECT a.relid, ARRAY[a.name, a.root_name], a.columns, pg_current_xact_id(), pgherd.identity_name(a.relid),
            pgherd.replica_identity_name(a.relid)
@@ -233,19 +246,6 @@ BEGIN
     END IF;
 END $$;
 
--- Only a type in C needs one, and a shell is no type yet whose values members could name.
-CREATE OR REPLACE FUNCTION pgherd.check_shell_types() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    shell text := (SELECT o.object_identity FROM pg_event_trigger_ddl_commands() o JOIN pg_type t ON t.oid = o.objid
-                    WHERE o.classid = 'pg_type'::regclass AND NOT t.typisdefined LIMIT 1);
-BEGIN
-    IF shell <> '' THEN
-        PERFORM pgherd.refuse(format('type %s without a definition is not supported', shell),
-                              'Types in C come to all members with an extension: CREATE EXTENSION.');
-    END IF;
-END $$;
-
 -- functions: those of ordinary roles; NULL where the command computes nothing.
 CREATE OR REPLACE FUNCTION pgherd.check_command(effect record, before jsonb, functions oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -271,9 +271,7 @@ BEGIN
     PERFORM pgherd.check_marks(effect.rels);
     PERFORM pgherd.check_local_tables(before -> 'local');
     PERFORM pgherd.check_settings(effect.made);
-    IF before ->> 'tag' = 'CREATE TYPE' THEN
-        PERFORM pgherd.check_shell_types();
-    ELSIF before ->> 'tag' IN ('CREATE INDEX', 'ALTER TABLE') THEN
+    IF before ->> 'tag' IN ('CREATE INDEX', 'ALTER TABLE') THEN
         PERFORM pgherd.check_new_indexes(effect.rels);
     END IF;
     PERFORM pgherd.check_publications();

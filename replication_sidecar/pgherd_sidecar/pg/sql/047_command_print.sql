@@ -238,7 +238,8 @@ BEGIN
 END $$;
 
 -- The print of the command that is ending, at its origin. PostgreSQL does not say what GRANT and REVOKE have changed:
--- that is looked for. Comments, labels and default privileges are in no print, so a command about these has none.
+-- that is looked for. Comments, labels and default privileges are in no print, so a command about these has none. Types
+-- without a definition are in none either, nor functions that take such: PostgreSQL finds them by no name.
 CREATE OR REPLACE FUNCTION pgherd.command_print(tag text, rels oid[]) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -270,8 +271,9 @@ BEGIN
     END IF;
     SELECT * INTO found FROM pgherd.catalog_hashes(
         pgherd.printed_relations(rels),
-        array(SELECT p.oid FROM pg_proc p WHERE p.oid = ANY (made.functions) AND pgherd.is_printed(p.pronamespace)),
-        array(SELECT t.oid FROM pg_type t WHERE t.oid = ANY (made.types) AND pgherd.is_printed(t.typnamespace)),
+        array(SELECT p.oid FROM pg_proc p WHERE p.oid = ANY (made.functions) AND pgherd.is_printed(p.pronamespace)
+                 AND NOT EXISTS (SELECT FROM pg_type t WHERE t.oid = ANY (p.proargtypes::oid[]) AND NOT t.typisdefined)),
+        array(SELECT t.oid FROM pg_type t WHERE t.oid = ANY (made.types) AND pgherd.is_printed(t.typnamespace) AND t.typisdefined),
         array(SELECT n.oid FROM pg_namespace n WHERE n.oid = ANY (made.schemas) AND pgherd.is_printed(n.oid)), 'own');
     RETURN jsonb_build_object('print', jsonb_strip_nulls(jsonb_build_object(
         'version', current_setting('server_version_num'), 'objects', found.objects, 'words', found.words)));
