@@ -73,6 +73,7 @@ CHANGES = (
     "CREATE UNIQUE INDEX partly ON child (w) WHERE x > 0",
     "ALTER TABLE child RENAME x TO z",
     "DROP INDEX partly",
+    "ALTER TABLE child ALTER v SET STORAGE PLAIN",
     "ALTER TABLE child ALTER v DROP NOT NULL",
     "ALTER TABLE child ALTER v TYPE varchar(20)",
     'ALTER TABLE child ALTER t TYPE text COLLATE "C"',

@@ -1022,7 +1022,7 @@ BEGIN
         '|', t.name, (SELECT m.native FROM pgherd.capture_mode m), pgherd.counts_statements(ARRAY[t.relid]),
         pgherd.owns_sequences(t.relid),
         (SELECT string_agg(concat_ws(',', a.attnum, quote_ident(a.attname), a.atttypid, a.attcollation, a.attnotnull, a.attgenerated,
-                                     a.attidentity, a.attcompression, d.adbin), ';' ORDER BY a.attnum)
+                                     a.attidentity, a.attcompression, a.attstorage, d.adbin), ';' ORDER BY a.attnum)
            FROM pg_attribute a
            LEFT JOIN pg_attrdef d ON a.attgenerated <> '' AND d.adrelid = a.attrelid AND d.adnum = a.attnum
           WHERE a.attrelid = t.relid AND a.attnum > 0 AND NOT a.attisdropped),
