@@ -8,7 +8,6 @@ import pytest
 from .localherd import LocalHerd
 from .members import (
     Connection,
-    assert_refused,
     assert_same_schema,
     caught_up,
     dump,
