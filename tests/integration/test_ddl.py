@@ -663,3 +663,28 @@ async def test_local_table_keeps_its_rows_to_itself(
     await spread(connections, 2, "ALTER TABLE u ADD PRIMARY KEY (id)")
     await run(connections[1], "INSERT INTO u (x) VALUES ('now everywhere')")
     assert await same_everywhere(connections, "SELECT x FROM u") == [("now everywhere",)]
+
+
+async def test_a_partition_that_was_attached_with_its_keys_is_the_same_once_it_is_detached(
+    admins: list[Connection], schema: str
+) -> None:
+    """So a dump makes partitions, and the member that was made from it detaches some."""
+    await run(
+        admins[0],
+        "CREATE TABLE p (id int PRIMARY KEY, r int REFERENCES p) PARTITION BY RANGE (id);"
+        "CREATE TABLE made PARTITION OF p FOR VALUES FROM (0) TO (9);"
+        "CREATE TABLE attached (id int NOT NULL, r int);"
+        "ALTER TABLE ONLY attached ADD CONSTRAINT pkey PRIMARY KEY (id);"
+        "ALTER TABLE attached ADD CONSTRAINT p_r_fkey FOREIGN KEY (r) REFERENCES p;"
+        "ALTER TABLE p ATTACH PARTITION attached FOR VALUES FROM (9) TO (19)",
+    )
+    for table in ("made", "attached"):
+        await run(admins[0], f"ALTER TABLE p DETACH PARTITION {table}")
+    lines = (
+        "SELECT l.facts FROM pgherd.relation_lines(ARRAY['{}'::regclass::oid], 'none') l"
+        " WHERE l.aspect = 'constraints' ORDER BY 1"
+    )
+    made = await run(admins[0], lines.format("made"))
+    assert len(made) == 2
+    assert await run(admins[0], lines.format("attached")) == made
+    await assert_same_schema(admins, schema)

@@ -142,7 +142,9 @@ async def test_foreign_key_between_types_of_superusers_is_fine(
     await spread(
         connections,
         0,
-        "CREATE EXTENSION citext; CREATE TABLE p (k text PRIMARY KEY);"
+        # that of another test goes with its schema, some time
+        "DROP EXTENSION IF EXISTS citext CASCADE; CREATE EXTENSION citext;"
+        "CREATE TABLE p (k text PRIMARY KEY);"
         "CREATE TABLE c (id int PRIMARY KEY, k citext REFERENCES p)",
     )
     await spread(connections, 0, "CREATE FUNCTION f() RETURNS int LANGUAGE sql RETURN 1")

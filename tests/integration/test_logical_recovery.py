@@ -156,6 +156,35 @@ async def test_a_node_is_made_from_a_dump_under_load_though_it_dies_in_every_pha
         assert "only a base backup" in error
 
 
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (
+            "CREATE TABLE par (id int PRIMARY KEY, a text);"
+            " CREATE TABLE kid (own text, PRIMARY KEY (id)) INHERITS (par);"
+            " ALTER TABLE par ADD late text",
+            "a dump gives table public.kid its columns in the order id, a, late, own",
+        ),
+        (
+            "CREATE EXTENSION tablefunc; CREATE TABLE added (id int PRIMARY KEY);"
+            " ALTER EXTENSION tablefunc ADD TABLE added",
+            "a dump leaves table public.added out",
+        ),
+    ],
+    ids=["order", "left_out"],
+)
+def test_a_node_is_not_made_from_a_dump_that_changes_the_columns(
+    work_directory: Path, made: str, told: str
+) -> None:
+    """Records name columns by their place: rows of the new member would be others."""
+    with herd_of(work_directory / "columns", 1) as herd:
+        query(herd.dsn("n1"), made)
+        error = error_of(herd.run("add", "n2", "--method", "dump"))
+        assert told in error
+        assert "base backup" in error
+        assert "primary" in herd.must("status")
+
+
 @NEEDS_TWO_MAJORS
 async def test_a_herd_moves_to_a_newer_major_version_node_by_node(work_directory: Path) -> None:
     older, *_, newer = usable().values()

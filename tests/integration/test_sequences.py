@@ -224,6 +224,27 @@ async def test_c12_a_crash_after_the_last_number_of_all(
     assert error.sqlstate == "2200H", "nothing is left of its share"
 
 
+async def test_a_sequence_takes_a_larger_range(connections: list[Connection]) -> None:
+    """As Django makes of an AutoField a BigAutoField."""
+    await spread(connections, 0, "CREATE TABLE t (id serial PRIMARY KEY)")
+    await spread(
+        connections,
+        1,
+        "BEGIN; ALTER TABLE t ALTER COLUMN id TYPE bigint;"
+        " ALTER SEQUENCE IF EXISTS t_id_seq AS bigint; COMMIT",
+    )
+    numbers = {
+        row
+        for connection in connections
+        for row in await run(connection, "INSERT INTO t DEFAULT VALUES RETURNING id")
+    }
+    assert len(numbers) == len(connections)
+    largest = "SELECT seqmax FROM pg_sequence WHERE seqrelid = 't_id_seq'::regclass"
+    assert await same_everywhere(connections, largest) == [(2**63 - 1,)]
+    error = await failure(connections[2], "ALTER SEQUENCE t_id_seq AS int")
+    assert error.sqlstate == "0A000"
+
+
 _MANY = 160
 _ROOM = 140
 """Locks of a hundred sequences, their tables, and the catalogs."""

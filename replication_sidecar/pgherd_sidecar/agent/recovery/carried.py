@@ -36,6 +36,7 @@ class Carried:
             sequences are as users made them.
         sizes: bytes of each table's rows, by name.
         skipped: GIDs of entries that have no effect on them, though others may have applied them.
+        columns: those of each replicated table in order, by its name.
         long_commands: those under way, see ``pg/sql/055_long_commands.sql``; what they make is in
             the dump only where its source had made it.
     """
@@ -53,6 +54,7 @@ class Carried:
     sequences: dict[str, dict[str, int]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     skipped: list[int] = field(default_factory=list)
+    columns: dict[str, list[str]] = field(default_factory=dict)
     long_commands: list[dict[str, Any]] = field(default_factory=list)
 
     def save(self, directory: Path) -> None:

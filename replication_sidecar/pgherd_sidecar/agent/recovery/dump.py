@@ -18,6 +18,7 @@ from psycopg import sql
 
 from pgherd_sidecar.agent.base.config import NodeConfig, PartnerServer, RecoverySettings
 from pgherd_sidecar.agent.recovery.carried import ROLES, ROWS, Carried, prepare_directory
+from pgherd_sidecar.agent.recovery.columns import columns_of
 from pgherd_sidecar.agent.recovery.partners import conninfo
 from pgherd_sidecar.env.processes.programs import ProgramError, run_program
 
@@ -147,6 +148,7 @@ async def _described(
         archive=str(target / ROWS),
         roles=str(target / ROLES),
         sizes=sizes,
+        columns=await columns_of(holder),
     )
     return carried, snapshot
 

@@ -22,6 +22,7 @@ from psycopg.conninfo import make_conninfo
 from pgherd_sidecar.agent.base.config import NodeConfig, RecoverySettings
 from pgherd_sidecar.agent.recovery import carried as carrying
 from pgherd_sidecar.agent.recovery.carried import Carried
+from pgherd_sidecar.agent.recovery.columns import require_columns
 from pgherd_sidecar.agent.recovery.dump import counting
 from pgherd_sidecar.agent.server import startup
 from pgherd_sidecar.env.processes.programs import (
@@ -67,6 +68,7 @@ async def fill(
 
     Raises:
         ProgramError: a program failed, or the server refuses something.
+        UnfitError: it would not be the same database.
         OSError: the disk failed.
     """
     source = carrying.directory_of(target)
@@ -229,8 +231,15 @@ async def _load(
             "load", carried.snapshot, "--dbname", where, "--programs", str(programs),
             "--jobs", str(recovery.jobs), on_line=_told(on_progress),
         )  # fmt: skip
+        await _require_columns(inside, carried)
     else:
         await _load_dump(inside, recovery, carried, source, inner, on_progress)
+
+
+async def _require_columns(inside: NodeConfig, carried: Carried) -> None:
+    async with await startup.connect(inside, "pgherd load") as connection:
+        may_have_changed = carried.snapshot is not None
+        await require_columns(connection, carried.columns, may_have_changed=may_have_changed)
 
 
 async def _load_dump(
@@ -264,6 +273,8 @@ async def _load_dump(
             carried.archive,
             on_line=counting(carried.sizes, on_progress) if what == "rows" else lambda line: None,
         )  # fmt: skip
+        if sections == ["pre-data"]:
+            await _require_columns(inside, carried)
 
 
 async def _contents(programs: Path, archive: str) -> str:

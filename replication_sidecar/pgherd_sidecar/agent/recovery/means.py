@@ -107,6 +107,7 @@ class Means(Protocol):
 
         Raises:
             ProgramError, OSError: it failed.
+            UnfitError: it would not be the same database.
         """
 
     async def make_own(self, name: str, needed_gid: int, fingerprint: str) -> None:

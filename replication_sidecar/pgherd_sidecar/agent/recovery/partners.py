@@ -20,6 +20,7 @@ from pgherd_sidecar.agent.base.config import (
 )
 from pgherd_sidecar.agent.checkpoint import certstate
 from pgherd_sidecar.agent.membership.roster import at_home, contact
+from pgherd_sidecar.agent.recovery.columns import columns_of
 from pgherd_sidecar.core.consensus import Membership
 from pgherd_sidecar.core.replication.checkpoint import CheckpointError
 from pgherd_sidecar.env.network.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
@@ -178,6 +179,18 @@ class Partners:
                 return str(fingerprint)
         except (psycopg.Error, TimeoutError) as error:
             raise NoPartnerError(f"{server.member}: {error or 'no answer'}") from error
+
+    async def columns(self) -> dict[str, list[str]]:
+        """Ask a partner for the columns of its tables, see ``columns``.
+
+        Raises:
+            NoPartnerError: nobody answers.
+        """
+        for offer in await self.offers():
+            with contextlib.suppress(psycopg.Error, TimeoutError):
+                async with self._connection(offer.server) as connection:
+                    return await columns_of(connection)
+        raise NoPartnerError("no other member takes writes and tells of its tables")
 
     async def log_base(self) -> int:
         """Return where the shortest of the logs begins, of those who can be asked."""

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ async def open_snapshot(
         await _require_whole(directory, location)
     finally:
         keeping.cancel()
-    carried.save(source)
+    replace(carried, columns=await partners.columns()).save(source)
     return state
 
 

@@ -373,7 +373,7 @@ def _strings(parts: Any) -> list[str]:
 
 
 def _refuse_range(options: Any, captured: Captured) -> None:
-    """A new range must fit where each member's sequence stands, which is not the same place."""
+    """A smaller range must fit where each member's sequence stands: not at the same number."""
     for option in options or ():
         if option.defname == "start" and _number(option.arg) in (captured.starts or ()):
             raise DdlNotSupported(
@@ -382,9 +382,9 @@ def _refuse_range(options: Any, captured: Captured) -> None:
             )
     names = {option.defname for option in options or ()}
     restarted = any(o.defname == "restart" and o.arg is not None for o in options or ())
-    if names & _RANGE_OPTIONS and not (restarted and "start" in names):
+    if captured.shrinks and names & _RANGE_OPTIONS and not (restarted and "start" in names):
         raise DdlNotSupported(
-            "the range of a sequence cannot be changed where members stand at different numbers",
+            "a sequence cannot be given a smaller range where members stand at different numbers",
             "Say START WITH and RESTART WITH in the same command.",
         )
 

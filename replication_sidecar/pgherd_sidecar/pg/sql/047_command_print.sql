@@ -87,8 +87,12 @@ BEGIN
      WHERE a.attrelid = ANY (rels) AND a.attnum > 0 AND NOT a.attisdropped;
     RETURN QUERY
     SELECT c.conrelid, 'constraints', c.conname::text,
-           ROW(c.contype, c.condeferrable, c.condeferred, c.convalidated, c.connoinherit, c.confupdtype, c.confdeltype,
-               c.confmatchtype, pgherd.column_names(c.conrelid, c.conkey), nullif(c.confrelid, 0)::regclass,
+           -- of keys it says whether they were made with their parent's or attached to it, which a dump changes
+           ROW(c.contype, c.condeferrable, c.condeferred, c.convalidated,
+               CASE c.contype WHEN 'c' THEN c.connoinherit
+                              WHEN 'f' THEN (SELECT r.relkind <> 'p' FROM pg_class r WHERE r.oid = c.conrelid)
+                              ELSE true END,
+               c.confupdtype, c.confdeltype, c.confmatchtype, pgherd.column_names(c.conrelid, c.conkey), nullif(c.confrelid, 0)::regclass,
                pgherd.column_names(c.confrelid, c.confkey))::text,
            CASE WHEN all_words OR own_words AND pgherd.is_own(c.xmin) THEN pg_get_constraintdef(c.oid) END
       FROM pg_constraint c
