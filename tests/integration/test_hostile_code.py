@@ -137,14 +137,14 @@ async def _assert_app_is_no_superuser(herd: LocalHerd, schema: str) -> None:
 
 
 async def test_foreign_key_between_types_of_superusers_is_fine(
-    connections: list[Connection], schema: str
+    connections: list[Connection], admins: list[Connection], schema: str
 ) -> None:
+    # that of another test goes with its schema, some time
+    await run(admins[0], "DROP EXTENSION IF EXISTS citext CASCADE")
     await spread(
         connections,
         0,
-        # that of another test goes with its schema, some time
-        "DROP EXTENSION IF EXISTS citext CASCADE; CREATE EXTENSION citext;"
-        "CREATE TABLE p (k text PRIMARY KEY);"
+        "CREATE EXTENSION citext; CREATE TABLE p (k text PRIMARY KEY);"
         "CREATE TABLE c (id int PRIMARY KEY, k citext REFERENCES p)",
     )
     await spread(connections, 0, "CREATE FUNCTION f() RETURNS int LANGUAGE sql RETURN 1")
