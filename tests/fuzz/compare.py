@@ -4,7 +4,7 @@
 is what ``sql/catalog.sql`` finds. *Orphans* are rows that break a foreign key, whatever all members
 say. What differs by right is left out: rows of local, unlogged and temporary tables; between the
 herd and a plain server also columns named ``seq_...``, since members deal numbers out to each
-other.
+other; and that a table is unlogged, since a herd makes an ordinary one of it.
 """
 
 import difflib
@@ -31,7 +31,8 @@ SELECT c.relname, array_agg(a.attname::text ORDER BY a.attnum)
   FROM pg_class c
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
  WHERE c.relnamespace = to_regnamespace(%(schema)s) AND c.relkind IN ('r', 'm')
-   AND c.relpersistence = 'p' AND (c.relkind = 'r' OR c.relispopulated)
+   AND (c.relpersistence = 'p' OR %(portable)s AND c.relpersistence = 'u')
+   AND (c.relkind = 'r' OR c.relispopulated)
    AND NOT c.relname = ANY (%(but)s)
  GROUP BY c.oid, c.relname ORDER BY 1
 """
@@ -95,7 +96,7 @@ def state(
         local: tables whose rows are left out.
         portable: without what a plain server may have otherwise.
     """
-    parameters: dict[str, Any] = {"schema": schema, "but": list(local)}
+    parameters: dict[str, Any] = {"schema": schema, "but": list(local), "portable": portable}
     catalog = Counter[Line](connection.execute(_CATALOG.encode(), parameters).fetchall())
     rows: Counter[Line] = Counter()
     parts: list[sql.Composable] = []

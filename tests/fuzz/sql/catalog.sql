@@ -9,7 +9,8 @@ rel AS (SELECT c.* FROM pg_class c JOIN space s ON s.oid = c.relnamespace
 typ AS (SELECT t.* FROM pg_type t JOIN space s ON s.oid = t.typnamespace),
 proc AS (SELECT p.* FROM pg_proc p JOIN space s ON s.oid = p.pronamespace)
 SELECT 'relation', relname::text,
-       concat_ws(' ', relkind, relpersistence, relispartition, relrowsecurity, relforcerowsecurity,
+       concat_ws(' ', relkind, CASE WHEN %(portable)s AND relpersistence = 'u' THEN 'p' ELSE relpersistence END,
+                 relispartition, relrowsecurity, relforcerowsecurity,
                  array_to_string(reloptions, ','), pg_get_userbyid(relowner),
                  (SELECT string_agg(a::text, ',' ORDER BY a::text COLLATE "C") FROM unnest(relacl) a),
                  pg_get_expr(relpartbound, oid), CASE relkind WHEN 'p' THEN pg_get_partkeydef(oid) END,
