@@ -165,7 +165,7 @@ async def unordered(connections: Sequence[Connection]) -> list[tuple[Any, ...]]:
 async def assert_same_schema(connections: Sequence[Connection], schema: str) -> str:
     """Compare everything that pg_dump knows of a schema; return the dump.
 
-    What is generated for the tables of superusers' connections is what would be generated now.
+    Superusers' connections also look whether capture is what would be generated now.
     """
     await caught_up(connections)
     for connection in connections:
@@ -196,7 +196,7 @@ async def assert_refused(connections: Sequence[Connection], schema: str, stateme
 
 
 async def assert_generated(connection: Connection) -> None:
-    """What is generated for tables is what would be generated now: a superuser's connection."""
+    """Capture of all tables is what would be generated now: a superuser's connection."""
     async with connection.transaction(force_rollback=True):
         await run(connection, "SET LOCAL session_replication_role = replica")
         had = await run(connection, _GENERATED)

@@ -4,9 +4,10 @@ Two transactions on two nodes have done all their statements before either commi
 the other is told 40001 if and only if it must not commit after it.
 """
 
+import contextlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -43,6 +44,8 @@ CREATE OR REPLACE FUNCTION hesitate() RETURNS trigger LANGUAGE plpgsql AS
     'BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NULL; END';
 CREATE TRIGGER hesitates AFTER UPDATE OR DELETE ON {0} FOR EACH ROW EXECUTE FUNCTION hesitate();
 """
+#: A statement with this and `FROM gate` reads its rows first, and changes them once it may.
+GATE = "WITH gate AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(4711)) "
 WAITING = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted"
 LOST = (
     psycopg.errors.SerializationFailure,
@@ -223,18 +226,27 @@ def test_a_child_that_comes_after_the_check_of_its_parents_end_counts(
     assert_a_parent_stays(nodes, leaving.format("parent"))
 
 
-def assert_a_parent_stays(nodes: Nodes, leaving: str) -> None:
-    """A child of parent 1 commits between the checks of `leaving` and its capture."""
-    holder, leaver = nodes.connect(2), nodes.connect(2)
+@contextlib.contextmanager
+def held_back(nodes: Nodes, statement: str) -> Iterator["Future[list[Any]]"]:
+    """A statement of the third node, which waits until that node shows what is done here."""
+    holder, session = nodes.connect(2), nodes.connect(2)
     run(holder, "SELECT pg_advisory_lock(4711)")
     with ThreadPoolExecutor(1) as others:
-        left = others.submit(once, leaver, leaving)
-        wait_until(lambda: run(nodes.admin[2], WAITING), brief=True, hopeless=left.done)
+        begun = others.submit(once, session, statement)
+        try:
+            wait_until(lambda: run(nodes.admin[2], WAITING), brief=True, hopeless=begun.done)
+            yield begun
+            nodes.settle()
+        finally:
+            run(holder, "SELECT pg_advisory_unlock(4711)")
+
+
+def assert_a_parent_stays(nodes: Nodes, leaving: str) -> None:
+    """A child of parent 1 commits between the checks of `leaving` and its capture."""
+    with held_back(nodes, leaving) as left:
         run(nodes.app[1], "INSERT INTO child VALUES (1, 1)")
-        nodes.settle()
-        run(holder, "SELECT pg_advisory_unlock(4711)")
-        with pytest.raises(LOST):
-            left.result()
+    with pytest.raises(LOST):
+        left.result()
     assert run(nodes.app[0], ORPHANS) == [(0,)]
     nodes.equal_rows("parent", "child")
 
@@ -250,16 +262,10 @@ def test_a_value_that_an_applier_takes_while_nobody_waits_for_it_is_taken(
     run(nodes.app[0], f"INSERT INTO {table} VALUES (3, 3)")
     run(nodes.app[0], HESITANT.format(table).replace("UPDATE OR DELETE", "UPDATE OR INSERT"))
     nodes.settle()
-    holder, taker = nodes.connect(2), nodes.connect(2)
-    run(holder, "SELECT pg_advisory_lock(4711)")
-    with ThreadPoolExecutor(1) as others:
-        took = others.submit(once, taker, taking.format(table))
-        wait_until(lambda: run(nodes.admin[2], WAITING), brief=True, hopeless=took.done)
+    with held_back(nodes, taking.format(table)) as took:
         run(nodes.app[1], f"INSERT INTO {table} VALUES (2, 7)")
-        nodes.settle()
-        run(holder, "SELECT pg_advisory_unlock(4711)")
-        with pytest.raises((psycopg.errors.SerializationFailure, psycopg.errors.AdminShutdown)):
-            took.result()
+    with pytest.raises((psycopg.errors.SerializationFailure, psycopg.errors.AdminShutdown)):
+        took.result()
     assert nodes.equal_rows("late") == ["(2,7)", "(3,3)"]
 
 
@@ -308,20 +314,10 @@ def test_an_update_finds_the_row_whose_unique_column_another_member_changed(
     filled: Nodes, moved: str
 ) -> None:
     """READ COMMITTED: it goes on with the row's new version, as on one server."""
-    holder, session = filled.connect(2), filled.connect(2)
-    run(holder, "SELECT pg_advisory_lock(4711)")
-    with ThreadPoolExecutor(1) as others:
-        found = others.submit(
-            once,
-            session,
-            "WITH gate AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(4711))"
-            " UPDATE account SET balance = balance + 10 FROM gate WHERE id = 1 RETURNING name",
-        )
-        wait_until(lambda: run(filled.admin[2], WAITING), brief=True, hopeless=found.done)
+    adding = "UPDATE account SET balance = balance + 10 FROM gate WHERE id = 1 RETURNING name"
+    with held_back(filled, GATE + adding) as found:
         once(filled.app[1], f"BEGIN; {moved}; COMMIT")
-        filled.settle()
-        run(holder, "SELECT pg_advisory_unlock(4711)")
-        assert len(found.result()) == 1
+    assert len(found.result()) == 1
     assert any(row.startswith("(1,110,") for row in filled.equal_rows("account"))
 
 
@@ -348,25 +344,14 @@ def test_an_update_follows_the_row_whose_primary_key_another_member_changed(
     )
     run(nodes.app[1], "INSERT INTO task VALUES (1, 'a', 1, 'new'), (2, 'b', 1, 'new')")
     nodes.settle()
-    waiting, session = nodes.connect(2), nodes.connect(2)
-    # The row is read before the move is applied, and locked after it.
-    run(waiting, "SELECT pg_advisory_lock(4711)")
-    with ThreadPoolExecutor(1) as others:
-        took = others.submit(
-            once,
-            session,
-            "WITH gate AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(4711))"
-            " UPDATE task SET n = n + 10 FROM gate WHERE name < 'c' RETURNING name",
-        )
-        wait_until(lambda: run(nodes.admin[2], WAITING), brief=True, hopeless=took.done)
+    adding = "UPDATE task SET n = n + 10 FROM gate WHERE name < 'c' RETURNING name"
+    with held_back(nodes, GATE + adding) as took:
         once(nodes.app[1], f"BEGIN; {moved}; COMMIT")
-        nodes.settle()
-        run(waiting, "SELECT pg_advisory_unlock(4711)")
-        if found == "40001":
-            with pytest.raises(psycopg.errors.SerializationFailure, match="partition"):
-                took.result()
-        else:
-            assert len(took.result()) == int(found)
+    if found == "40001":
+        with pytest.raises(psycopg.errors.SerializationFailure, match="partition"):
+            took.result()
+    else:
+        assert len(took.result()) == int(found)
     nodes.equal_rows("task")
 
 

@@ -1,4 +1,4 @@
-"""What is generated for tables: an example for readers of the SQL; and that it follows commands."""
+"""Generated capture: an example for readers of the SQL; and that it follows commands."""
 
 import os
 import re

@@ -86,7 +86,7 @@ class Columns(Protocol):
         """Rows of a known table that move in one writeset may be updated in place, too; and a
         row's primary key.
 
-        Whoever says so merges anew if the server refuses that.
+        A caller that says so merges anew if the server refuses that.
         """
 
 

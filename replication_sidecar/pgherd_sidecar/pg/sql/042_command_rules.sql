@@ -354,7 +354,7 @@ END $$;
 -- own or a superuser's: what an ordinary user wrote could take those rights over, write behind the back of
 -- capture, have another result on another member, or undo what the hook has prepared.
 --
--- Whoever plans a query computes in advance what is immutable in the expressions of a table's indexes, statistics
+-- The planner of a query computes in advance what is immutable in the expressions of a table's indexes, statistics
 -- and partition key, and in the CHECKs of inheritance children. Our superuser plans queries on local tables, too,
 -- and on temporary children of this session: so these are judged for every table and materialized view.
 CREATE OR REPLACE FUNCTION pgherd.check_user_code(functions oid[] DEFAULT pgherd.ordinary_functions()) RETURNS void
