@@ -82,6 +82,8 @@ CHANGES = (
     "ALTER TABLE child ADD UNIQUE (m)",
     "ALTER TYPE mood RENAME TO temper",
     "CREATE COLLATION sorted (locale = 'C'); ALTER TABLE child ADD q text COLLATE sorted UNIQUE",
+    "CREATE TABLE sorts (id text COLLATE sorted PRIMARY KEY)",
+    "ALTER TABLE parent ADD s text REFERENCES sorts",
     "ALTER COLLATION sorted RENAME TO ordered",
     "ALTER TABLE child ADD c pair",
     "ALTER TYPE pair ADD ATTRIBUTE b interval",

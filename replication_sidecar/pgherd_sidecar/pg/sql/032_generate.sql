@@ -1051,7 +1051,7 @@ BEGIN
 END $$;
 
 -- Has a type, a function, an operator or a collation that is not PostgreSQL's own a part in the columns, constraints or indexes
--- of a table?
+-- of a table, or in an index to which a foreign key of it refers?
 CREATE OR REPLACE FUNCTION pgherd.is_made_of_others(rel oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -1059,6 +1059,7 @@ BEGIN
         SELECT FROM (SELECT 'pg_class'::regclass AS class, rel AS id
                      UNION ALL SELECT 'pg_class'::regclass, i.indexrelid FROM pg_index i WHERE i.indrelid = rel
                      UNION ALL SELECT 'pg_constraint'::regclass, c.oid FROM pg_constraint c WHERE c.conrelid = rel
+                     UNION ALL SELECT 'pg_class'::regclass, f.conindid FROM pg_constraint f WHERE f.conrelid = rel AND f.contype = 'f'
                      UNION ALL SELECT 'pg_attrdef'::regclass, f.oid FROM pg_attrdef f WHERE f.adrelid = rel) p
           JOIN pg_depend d ON d.classid = p.class AND d.objid = p.id
          WHERE d.refclassid NOT IN ('pg_class'::regclass, 'pg_constraint'::regclass, 'pg_namespace'::regclass));
