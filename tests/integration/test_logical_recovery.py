@@ -226,6 +226,7 @@ async def test_a_node_joins_from_a_snapshot_as_long_as_the_log_behind_it_is_kept
     with herd_of(work_directory / "carried", 2, **keeping_little(work_directory)) as herd:
         name, ledger = fill(herd), new_ledger(herd)
         query(herd.dsn("n1"), "CREATE ROLE by_hand; GRANT app TO by_hand")
+        query(herd.app_dsn("n1"), f"CREATE TABLE {name}.turned (a int PRIMARY KEY, b int, c int)")
         to = work_directory / "carried.snapshots"
 
         async def taken(hold_s: float) -> Path:
@@ -243,6 +244,7 @@ async def test_a_node_joins_from_a_snapshot_as_long_as_the_log_behind_it_is_kept
             assert "needs the log from GID" in error_of(refused)
             await run(herd, "remove", "n3")
             held = await taken(3600)
+            query(herd.app_dsn("n1"), f"ALTER TABLE {name}.turned DROP b, ADD b int")
             await ledger.commits(500, on=["n1", "n2"])
             adding = asyncio.create_task(
                 asyncio.to_thread(herd.run, "add", "n3", "--snapshot", str(held))

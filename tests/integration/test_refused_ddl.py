@@ -353,6 +353,9 @@ async def test_what_is_close_to_the_refused_works(
         f" CREATE PUBLICATION {schema}_inserts FOR TABLE t WITH (publish = 'insert')",
     )
     await assert_same_schema(connections, schema)
+    fixed = f"SELECT (pgherd.describe('{schema}.c')).fixed"
+    row = await (await connections[0].execute(fixed)).fetchone()
+    assert row == ([0, 1],)  # else subscribers to inserts would miss rows
     await run(connections[0], f"DROP PUBLICATION {schema}_both, {schema}_inserts")
 
 

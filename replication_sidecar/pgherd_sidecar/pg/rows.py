@@ -48,7 +48,8 @@ class TableShape:
         pk: positions of the columns that are a row's identity, from 0: mostly the primary key's.
             Empty where rows have none but their whole image.
         generated: positions of generated columns, which are never written.
-        fixed: positions of identity columns, which an UPDATE may not set.
+        fixed: positions of columns that the UPDATE of a moved row may not set: identity columns;
+            all, where a publication is of inserts without updates.
         same_key: SQL condition, rows ``o`` and ``n`` have the same identity.
         only: the table has inheritance children, which are written under their own names.
         row_type: the type in which records are read.

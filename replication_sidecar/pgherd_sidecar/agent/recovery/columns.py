@@ -25,6 +25,8 @@ SELECT w.name, array(SELECT a.attname::text FROM pg_attribute a
                       WHERE a.attrelid = to_regclass(w.name) AND a.attnum > 0 AND NOT a.attisdropped
                       ORDER BY a.attnum)
   FROM unnest($1::text[]) AS w(name)
+ WHERE NOT $2 OR EXISTS (SELECT FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+                          WHERE c.oid = to_regclass(w.name) AND NOT c.relispartition)
 """
 
 
@@ -45,14 +47,14 @@ async def require_columns(
     Args:
         server: the new one.
         wanted: those of the member.
-        may_have_changed: commands may have come between, so columns and tables that one of the two
-            does not have are not looked at.
+        may_have_changed: commands may have come between. So only tables that inherit are looked at,
+            and no columns that one of the two does not have.
 
     Raises:
         UnfitError: a table has others, or has them in another order.
         psycopg.Error: the server is gone.
     """
-    rows = await (await server.execute(_FOUND, [list(wanted)])).fetchall()
+    rows = await (await server.execute(_FOUND, [list(wanted), may_have_changed])).fetchall()
     for name, found in sorted(rows):
         if is_kept(wanted[name], found, may_have_changed=may_have_changed):
             continue

@@ -1189,7 +1189,9 @@ BEGIN ATOMIC
                             AND (k.indkey::int2[])[0:k.indnkeyatts - 1] <@ (i.indkey::int2[])[0:i.indnkeyatts - 1]), false)
            -- ON CONFLICT refuses such tables, though their rules are silent
            AND NOT EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = tab::regclass AND r.ev_type IN ('2', '3')),
-           coalesce(array_agg(c.pos - 1 ORDER BY c.pos) FILTER (WHERE a.attidentity = 'a'), '{}')
+           -- a subscriber to inserts alone would miss a row that is made of a deleted one
+           coalesce(array_agg(c.pos - 1 ORDER BY c.pos) FILTER (
+               WHERE a.attidentity = 'a' OR EXISTS (SELECT FROM pg_publication p WHERE p.pubinsert AND NOT p.pubupdate)), '{}')
       FROM pgherd.columns(tab::regclass) c
       JOIN pg_attribute a ON a.attrelid = tab::regclass AND NOT a.attisdropped AND quote_ident(a.attname) = c.col;
 END;
