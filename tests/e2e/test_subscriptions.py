@@ -64,9 +64,14 @@ def until_follows(kubectl: Kubectl, name: str) -> None:
 
 
 def until_equal(kubectl: Kubectl, herd: Herd, here: str, query: str) -> None:
-    """Wait until the warehouse answers a query as the herd answers the first one."""
-    wanted = herd.repeat(f"{HERD}-rw", here)
-    until(lambda: there(kubectl, query) == wanted, f"{query} gives {wanted} at the warehouse")
+    """Wait until the warehouse answers a query as the herd answers the first one.
+
+    Each time the herd is asked anew: the member that answers may be a moment behind.
+    """
+    until(
+        lambda: there(kubectl, query) == herd.repeat(f"{HERD}-rw", here),
+        f"{query} gives at the warehouse what {here} gives in the herd",
+    )
 
 
 def refused(kubectl: Kubectl, *words: str) -> str:
