@@ -428,6 +428,17 @@ def test_a_plan_follows_the_domains_that_it_rests_on(app: Connection) -> None:
         run(app, "UPDATE t SET v = 30, w = 30")
 
 
+def test_a_plan_follows_what_a_domain_says_of_null(app: Connection) -> None:
+    """Up to PostgreSQL 16 it is no constraint in the catalog, but a column of the type's row."""
+    make(app, "CREATE DOMAIN few AS int NOT NULL CHECK (VALUE < 10);"
+         "CREATE TABLE t (id int PRIMARY KEY, v few)", twins=True)  # fmt: skip
+    run(app, "INSERT INTO t VALUES (1, 1)")
+    with contextlib.closing(admin(app.info.dsn)) as other:
+        run(other, f"ALTER DOMAIN {schema_of(app)}.few DROP NOT NULL")
+    with captured_alike(app):
+        run(app, "INSERT INTO t VALUES (2, NULL)")
+
+
 @pytest.mark.parametrize("rows", [1, 300, 3000])
 def test_what_a_plan_evaluates_may_change_its_table(app: Connection, rows: int) -> None:
     """By a domain's function, a superuser's that is not as immutable as it says."""
