@@ -14,7 +14,8 @@
  *			could not be finished here: then the node applies it from the log
  *			like any other member
  *
- * Interrupts are held from the request until the commit record is written.
+ * Interrupts are held from the request until the transaction has its place,
+ * and cancels until the commit record is written.
  *
  *-------------------------------------------------------------------------
  */
@@ -333,15 +334,26 @@ certify(FullTransactionId xid)
 		pgherd.committing = kind != PGHERD_LEFT_TO_SQL;
 		leave_to_sql();
 		pgherd.committing = true;
-		return;
 	}
-	keep_session();
-	CHECK_FOR_INTERRUPTS();
-	HOLD_INTERRUPTS();
-	pgherd.committing = pgherd.holding = true;
-	if (!pgherd_link_open(c.node))
-		refuse_write("its sidecar does not answer");
-	order_and_finish(&c, &request);
+	else
+	{
+		keep_session();
+		CHECK_FOR_INTERRUPTS();
+		HOLD_INTERRUPTS();
+		pgherd.committing = true;
+		if (!pgherd_link_open(c.node))
+			refuse_write("its sidecar does not answer");
+		order_and_finish(&c, &request);
+		RESUME_INTERRUPTS();
+	}
+
+	/*
+	 * A cancel would read as an abort.  The session can be ended: what COMMIT
+	 * does next may wait for another server, and all that is ordered later
+	 * waits for this transaction.
+	 */
+	HOLD_CANCEL_INTERRUPTS();
+	pgherd.holding = true;
 }
 
 void

@@ -61,10 +61,11 @@ pgherd_native_arm(PG_FUNCTION_ARGS)
 
 /*
  * The commit record is written: what was set for it alone goes back to what
- * it was.  After an error PostgreSQL has reset its count of holds by itself.
+ * it was.  After an error, which another module may have caught, PostgreSQL
+ * has reset its count of holds by itself.
  */
 static void
-end_of_transaction(bool committed)
+end_of_transaction(void)
 {
 	if (pgherd.asynchronous)
 		synchronous_commit = pgherd.synchronous;
@@ -73,8 +74,8 @@ end_of_transaction(bool committed)
 		ExitOnAnyError = pgherd.exit_on_error;
 		LockTimeout = pgherd.lock_timeout;
 	}
-	if (pgherd.holding && committed)
-		RESUME_INTERRUPTS();
+	if (pgherd.holding && QueryCancelHoldoffCount > 0)
+		RESUME_CANCEL_INTERRUPTS();
 	pgherd.certified = false;
 	pgherd.committing = false;
 	pgherd.asynchronous = false;
@@ -169,11 +170,9 @@ on_transaction_event(XactEvent event, void *arg)
 						errhint("Two-phase commit is not supported: COMMIT it."));
 			break;
 		case XACT_EVENT_COMMIT:
-			end_of_transaction(true);
-			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
-			end_of_transaction(false);
+			end_of_transaction();
 			break;
 		default:				/* parallel workers change nothing */
 			break;

@@ -115,7 +115,7 @@ typedef struct PgherdBackend
 	FullTransactionId armed;	/* the transaction that has captured rows, if they still count */
 	bool		certified;		/* at COMMIT; or that was tried */
 	bool		committing;		/* it may have been ordered */
-	bool		holding;		/* interrupts are held until it has committed */
+	bool		holding;		/* cancels are held until it has committed */
 	bool		asynchronous;	/* synchronous_commit is off for its commit record only ... */
 	int			synchronous;	/* ... and is this otherwise */
 	bool		keeping;		/* until its end no setting ends the session or a wait ... */

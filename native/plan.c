@@ -82,7 +82,7 @@ pgherd_forget_plans_with(int cache, uint32 hash)
 	hash_seq_init(&status, pgherd.plans);
 	while ((plan = hash_seq_search(&status)) != NULL)
 	{
-		if (cache == CONSTROID && plan->domains)
+		if (plan->domains)		/* nothing tells which constraints, and which functions of theirs */
 			plan->valid = false;
 		foreach(cell, plan->items)
 		{

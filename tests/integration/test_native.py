@@ -428,6 +428,17 @@ def test_a_plan_follows_the_domains_that_it_rests_on(app: Connection) -> None:
         run(app, "UPDATE t SET v = 30, w = 30")
 
 
+def test_a_plan_follows_what_a_domain_says_of_null(app: Connection) -> None:
+    """Up to PostgreSQL 16 it is no constraint in the catalog, but a column of the type's row."""
+    make(app, "CREATE DOMAIN few AS int NOT NULL CHECK (VALUE < 10);"
+         "CREATE TABLE t (id int PRIMARY KEY, v few)", twins=True)  # fmt: skip
+    run(app, "INSERT INTO t VALUES (1, 1)")
+    with contextlib.closing(admin(app.info.dsn)) as other:
+        run(other, f"ALTER DOMAIN {schema_of(app)}.few DROP NOT NULL")
+    with captured_alike(app):
+        run(app, "INSERT INTO t VALUES (2, NULL)")
+
+
 @pytest.mark.parametrize("rows", [1, 300, 3000])
 def test_what_a_plan_evaluates_may_change_its_table(app: Connection, rows: int) -> None:
     """By a domain's function, a superuser's that is not as immutable as it says."""
@@ -837,6 +848,17 @@ CREATE FOREIGN TABLE {0}.remote (id int) SERVER {0} OPTIONS (schema_name '{0}', 
 CREATE FUNCTION {0}.twofold() RETURNS void LANGUAGE sql AS
     'INSERT INTO {0}.plain VALUES (1); INSERT INTO {0}.remote VALUES (1)'
 """
+SLOW_COMMIT = """
+CREATE SCHEMA {0};
+CREATE TABLE {0}.t (id int);
+CREATE FUNCTION {0}.sleeps() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN PERFORM pg_sleep(30); RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON {0}.t DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION {0}.sleeps()
+"""
+ASLEEP = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = 'postgres' AND wait_event = 'PgSleep'
+"""
 
 
 @pytest.mark.parametrize("earlier", [False, True], ids=["", "and-earlier"])
@@ -875,6 +897,32 @@ def test_a_conflict_comes_before_another_module_has_committed(
         run(app, "ROLLBACK")
         run(app, statements)
         assert run(remote, f"SELECT * FROM {schema}.t") == [(1,)]
+
+
+def test_a_session_can_be_ended_whose_other_module_waits(
+    app: Connection, served: tuple[PlainPostgres, StandInSidecar]
+) -> None:
+    """It has its verdict, and its remote COMMIT does not return: a cancel is none."""
+    server, _ = served
+    schema = schema_of(app)
+    pid = app.info.backend_pid
+    make(app, "CREATE TABLE plain (id int PRIMARY KEY)")
+    with (
+        contextlib.closing(admin(app.info.dsn)) as other,
+        contextlib.closing(admin(server.dsn("postgres"))) as remote,
+        ThreadPoolExecutor() as pool,
+    ):
+        run(remote, SLOW_COMMIT.format(schema))
+        run(other, ELSEWHERE.format(schema, server.port))
+        insert = pool.submit(once, app, "SELECT twofold()")
+        eventually(lambda: run(other, ASLEEP) == [(1,)])
+        run(other, f"SELECT pg_cancel_backend({pid})")
+        time.sleep(0.5)
+        assert not insert.done()
+        run(other, f"SELECT pg_terminate_backend({pid})")
+        eventually(insert.done)
+        with pytest.raises(psycopg.OperationalError):
+            insert.result()
 
 
 def test_nobody_may_call_the_module(app: Connection) -> None:
