@@ -22,6 +22,10 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#if SIZEOF_VOID_P < 8
+#error "pgherd's native module keeps keys in Datums: it needs a 64-bit server"
+#endif
+
 PG_MODULE_MAGIC;
 
 PgherdBackend pgherd = {.link = {.sock = PGINVALID_SOCKET}};
