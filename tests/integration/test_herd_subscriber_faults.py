@@ -92,7 +92,7 @@ async def test_each_member_shows_the_set_at_its_gid_whatever_dies(
     await asyncio.gather(*looking)
     for one in looks:
         await one.look()
-        assert len(one.seen) > 10
+        assert len(one.seen) > 1
         await require_prefixes(herd, ledger, begin, one.seen)
         ids = one.seen[max(one.seen)]
         assert ledger.told_committed <= ids and not ledger.told_aborted & ids

@@ -1,4 +1,4 @@
-"""A transaction of a gigabyte: the others go on, and nobody needs much memory for it."""
+"""Large transactions: the others go on, and nobody needs much memory for a gigabyte."""
 
 import asyncio
 import re
@@ -46,3 +46,21 @@ async def test_a_gigabyte_commits_while_the_others_go_on(herd: LocalHerd) -> Non
     )
     assert {member["state"] for member in herd.members()} == {"primary"}
     ledger.drop()
+
+
+@pytest.mark.long
+def test_many_rows_beside_a_command_cost_no_election(herd: LocalHerd) -> None:
+    """They come in one piece, and a member that is busy with it answers the others."""
+    herd.must("verify")
+    before = herd.summary()["term"]
+    app = herd.nodes()[0].app_dsn
+    for _ in range(3):
+        query(
+            app,
+            "CREATE TABLE wide (id int NOT NULL, t text);"
+            f" INSERT INTO wide SELECT g FROM generate_series(1, {ROWS}) g;"
+            " ALTER TABLE wide ADD PRIMARY KEY (id)",
+        )
+        query(app, "DROP TABLE wide")
+    assert herd.summary()["term"] == before
+    assert {member["state"] for member in herd.members()} == {"primary"}

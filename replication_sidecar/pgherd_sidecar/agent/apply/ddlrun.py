@@ -3,15 +3,20 @@
 The body's items are in the order of their execution: rows are written with the same statements as
 the applier's, commands by ``pg.ddl.commands``, all in one transaction with its link of the commit
 chain.
+
+A transaction with a command may hold 32 MB of rows. What takes time in proportion to them is done
+in another thread, so that the log goes on.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 import structlog
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
 
 from pgherd_sidecar.agent.apply.applier import WRITER_SETTINGS
 from pgherd_sidecar.agent.apply.applying import About, applying
@@ -25,7 +30,7 @@ from pgherd_sidecar.core.replication.merge import Item, decode_body, merge_write
 from pgherd_sidecar.pg.ddl import commands as ddl
 from pgherd_sidecar.pg.failures import DIFFERENT, Trouble, judge_error
 from pgherd_sidecar.pg.pipeline import NoConnectionError
-from pgherd_sidecar.pg.rows import RowStatements, TableShape
+from pgherd_sidecar.pg.rows import RowStatements, TableShape, text_array
 
 log = structlog.get_logger()
 
@@ -55,6 +60,7 @@ _LINK = (
 _KEPT_S = 60.0
 _MOST_BYTES = 1 << 20
 """A session keeps what it has compiled for each of its commands, so it ends after so many."""
+_TEXT_ARRAY: Final = 1009  # the oid of text[]
 _Execute = Callable[[psycopg.AsyncConnection[Any], bytes | str, Sequence[Any]], Awaitable[None]]
 
 
@@ -185,6 +191,7 @@ class DdlRunner:
         except psycopg.OperationalError as error:
             raise NoConnectionError(str(error)) from error
         await _prepare(connection, _SETTINGS)
+        connection.adapters.register_dumper(_Texts, _TextsDumper)
         connection.prepare_threshold = None  # a prepared statement would not know a changed table
         return connection
 
@@ -209,7 +216,7 @@ class DdlRunner:
         execute: _Execute,
     ) -> None:
         segment: list[Item] = []
-        for item in decode_body(writeset.body):
+        for item in await asyncio.to_thread(decode_body, writeset.body):
             if item[0]:
                 segment.append(item)
                 continue
@@ -239,10 +246,31 @@ class DdlRunner:
         tables = [table for table, _, _ in segment]
         await rows.learn_tables(tables)
         rows.keep_apart(tables)  # what follows is not tried in two ways
-        plan = merge_writesets([(key_array(writeset.keys), segment)], rows)
-        together = execute is _execute
-        for query, parameters in rows.plain(plan) if together else rows.plain_single(plan):
+        single = execute is not _execute
+        for query, parameters in await asyncio.to_thread(_plan, writeset, segment, rows, single):
             await execute(connection, query, parameters)
+
+
+class _Texts(bytes):
+    """An encoded ``text[]``."""
+
+
+class _TextsDumper(Dumper):
+    format, oid = Format.BINARY, _TEXT_ARRAY
+
+    def dump(self, obj: _Texts) -> _Texts:
+        return obj
+
+
+def _plan(
+    writeset: Writeset, segment: list[Item], rows: RowStatements, single: bool
+) -> list[tuple[bytes, list[_Texts | int]]]:
+    """Queries and encoded parameters of rows, or of each row."""
+    plan = merge_writesets([(key_array(writeset.keys), segment)], rows)
+    return [
+        (query, [_Texts(text_array(one)) if isinstance(one, list) else one for one in parameters])
+        for query, parameters in (rows.plain_single(plan) if single else rows.plain(plan))
+    ]
 
 
 async def _prepare(connection: psycopg.AsyncConnection[Any], statements: str) -> None:
