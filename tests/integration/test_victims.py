@@ -173,6 +173,26 @@ async def blocks(herd: LocalHerd, schema: str, victim: Connection) -> None:
                 await probe.execute("ROLLBACK")
 
 
+async def test_a_command_that_waits_behind_another_node_s_commit_hears_40001(
+    herd: LocalHerd, schema: str
+) -> None:
+    """It waits until all before it is visible here, which waits for its row; its session stays."""
+    async with connect(herd, "n1", schema) as victim, connect(herd, "n2", schema) as winner:
+        command = asyncio.ensure_future(
+            victim.execute(
+                "UPDATE t SET v = -1 WHERE id = 1; SELECT pg_sleep(0.3);"
+                f" ALTER SCHEMA {schema} RENAME TO {schema}_2"
+            )
+        )
+        await blocks(herd, schema, victim)
+        await winner.execute("UPDATE t SET v = 7 WHERE id = 1")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            await command
+        await assert_everywhere(herd, schema, 1, 7)
+        assert await value(victim, 1) == 7
+    herd.must("verify")
+
+
 async def test_of_two_nodes_that_update_one_row_at_once_one_hears_40001(
     herd: LocalHerd, schema: str
 ) -> None:

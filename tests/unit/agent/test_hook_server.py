@@ -64,7 +64,9 @@ class Backend:
 
     def begin_command(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
         self.asked.append((xid, list(keys)))
-        answer()
+        self.waiting.append(answer)
+        if not self.waits:
+            answer()
 
     def when_free(self, xid: int, keys: "array[int]", go: Callable[[], None]) -> None:
         self.waiting.append(go)
@@ -530,6 +532,27 @@ async def test_who_was_interrupted_during_the_vote_is_never_ordered(
     assert session.answers == []
     assert hook.backend.waiting == []
     assert hook.ordered() == []
+
+
+@pytest.mark.parametrize("query", [b"I s3 8589934593 \n", _command(2**33 + 1, "CREATE TABLE t ()")])
+async def test_who_waits_before_the_order_is_refused_if_he_is_in_the_way(
+    hook: Hook, query: bytes
+) -> None:
+    hook.backend.waits = True
+    session = hook.session(query)
+    assert not hook.server.refuse(2)
+    assert hook.server.refuse(1) and not hook.server.refuse(1)
+    assert session.answers == ["40001"]
+    hook.backend.waiting[0]()
+    hook.server.carry_out()
+    assert session.answers == ["40001"]
+    assert hook.ordered() == []
+
+
+async def test_a_command_that_began_is_not_refused_any_more(hook: Hook) -> None:
+    session = hook.session(b"I s3 7 \n")
+    assert not hook.server.refuse(7)
+    assert session.answers == ["OK"]
 
 
 async def test_a_writeset_is_ordered_when_the_replica_says_so(hook: Hook) -> None:

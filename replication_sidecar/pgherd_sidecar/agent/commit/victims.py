@@ -37,6 +37,8 @@ class LockWatcher:
         path: the commit path, which has the rules.
         carry_out: has the outbox' answers written.
         command_lost: takes the certification keys of a command that is in the way.
+        refuse: tells a transaction 40001 that waits for an answer, by 32 bits of its number;
+            False if it does not.
 
     Attributes:
         spared: pid of a session that may be in the way: maintenance of a drained member.
@@ -50,6 +52,7 @@ class LockWatcher:
         path: CommitPath,
         carry_out: Callable[[], None],
         command_lost: "Callable[[array[int]], None]",
+        refuse: Callable[[int], bool],
     ) -> None:
         self.victims = 0
         self.spared: int | None = None
@@ -60,6 +63,7 @@ class LockWatcher:
         self._outbox = path.outbox
         self._carry_out = carry_out
         self._command_lost = command_lost
+        self._refuse = refuse
 
     async def run(self) -> None:
         """Watch for ever.
@@ -114,7 +118,9 @@ class LockWatcher:
     async def _end(self, how: str, order: Order) -> None:
         """End a session, or have it keep its connection and hear an error."""
         self.victims += 1
-        if await self._signal(how, order):
+        if self._refuse(order.xid):
+            log.info("victim.refused", pid=order.pid, reason=order.situation.value)
+        elif await self._signal(how, order):
             self._marked_s = monotonic()
             log.info("victim.refused", pid=order.pid, reason=order.situation.value)
         else:

@@ -40,7 +40,7 @@ from pgherd_sidecar.agent.base.defaults import HOOK_SOCKET
 from pgherd_sidecar.agent.hook.answering import Answering
 from pgherd_sidecar.agent.hook.connection import HookConnection
 from pgherd_sidecar.agent.hook.voting import Veto
-from pgherd_sidecar.core.commit.answers import HELD, REPEAT
+from pgherd_sidecar.core.commit.answers import HELD, OVERTAKEN, REPEAT
 from pgherd_sidecar.core.commit.keys import parse_keys
 from pgherd_sidecar.core.commit.path import CommitPath
 from pgherd_sidecar.core.commit.underway import TransactionLimits
@@ -53,6 +53,7 @@ from pgherd_sidecar.pg.hookwire import OVERSIZED
 log = structlog.get_logger()
 
 _TICK_S = 0.2
+_XID_MASK = (1 << 32) - 1
 
 
 def _needs(items: list[Item]) -> list[Need]:
@@ -155,7 +156,7 @@ class HookServer:
         self._ticking: asyncio.TimerHandle | None = None
         self._scheduled = False
         self._connections: set[HookConnection] = set()
-        self._waiting: dict[int, HookConnection] = {}  # by xid, until its writeset may be ordered
+        self._waiting: dict[int, HookConnection] = {}  # by xid, before its writeset is ordered
         self._loop = asyncio.get_running_loop()
 
     async def start(self) -> None:
@@ -218,8 +219,7 @@ class HookServer:
                 yields = self._path.must_yield(int(words[2]))
                 connection.done(b"YIELD" if yields else b"GO")
             case b"I":
-                keys = array("q", [int(key) for key in rest.split(b",") if key])
-                self.backend.begin_command(int(words[2]), keys, lambda: connection.done(b"OK"))
+                self._begin_command(connection, int(words[2]), rest)
             case b"D":
                 self.backend.announce_drop(
                     rest.decode(),
@@ -238,6 +238,29 @@ class HookServer:
                 connection.done(self._path.outcomes.of(words[2].decode()).encode())
             case _:
                 connection.fail("08P01", "unknown request")
+
+    def _begin_command(self, connection: "HookConnection", xid: int, keys: bytes) -> None:
+        def go() -> None:
+            if self._waiting.get(xid) is connection:
+                del self._waiting[xid]
+                connection.done(b"OK")
+
+        self._waiting[xid] = connection
+        wanted = array("q", [int(key) for key in keys.split(b",") if key])
+        self.backend.begin_command(xid, wanted, go)
+
+    def refuse(self, xid: int) -> bool:
+        """Tell a transaction 40001 that waits here before it is ordered; False: it does not.
+
+        Args:
+            xid: 32 bits of the transaction's.
+        """
+        for waiting, connection in self._waiting.items():
+            if waiting & _XID_MASK == xid:
+                del self._waiting[waiting]
+                connection.fail("40001", OVERTAKEN, hint=REPEAT)
+                return True
+        return False
 
     def _order(self, connection: "HookConnection", words: list[bytes], rest: bytes) -> None:
         flags, xid = int(words[4]), int(words[3])

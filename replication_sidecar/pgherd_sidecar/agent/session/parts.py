@@ -215,6 +215,7 @@ def make_writing(
         path=path,
         carry_out=callers.hook.carry_out,
         command_lost=callers.precedence.lost,
+        refuse=callers.hook.refuse,
     )
     return WritingParts(ddl, large, settler, leaks, applier, watcher)
 

@@ -15,6 +15,7 @@ from pgherd_sidecar.core.replication.entries import Writeset
 Session = Hashable
 
 REPEAT = "Repeat the transaction."
+OVERTAKEN = "could not serialize access due to a concurrent commit"
 HELD = "No member takes writes until an administrator has chosen: see `pgherd status`."
 
 

@@ -11,7 +11,14 @@ members keep the log from the first piece of an open transaction on.
 from array import array
 from collections.abc import Iterable
 
-from pgherd_sidecar.core.commit.answers import REPEAT, Failed, GivenUp, PieceOrdered, Session
+from pgherd_sidecar.core.commit.answers import (
+    OVERTAKEN,
+    REPEAT,
+    Failed,
+    GivenUp,
+    PieceOrdered,
+    Session,
+)
 from pgherd_sidecar.core.commit.keys import wire_keys
 from pgherd_sidecar.core.commit.underway import Outgoing, Pieces, TransactionLimits
 from pgherd_sidecar.core.replication.entries import (
@@ -26,7 +33,6 @@ from pgherd_sidecar.core.replication.entries import (
 _OPEN_MAX = 64
 _IDLE_MAX_S = 600.0
 """The longest time between two requests of a session; certify() reads all that it captured."""
-_OVERTAKEN = "could not serialize access due to a concurrent commit"
 
 
 class PieceSender:
@@ -152,7 +158,7 @@ class PieceSender:
         """
         for large in list(self.open.values()):
             if large.pid == pid and large.session is not None:
-                large.refusal = _OVERTAKEN
+                large.refusal = OVERTAKEN
                 if large.encoded:
                     self._fail(large, "40001", large.refusal, REPEAT)
 
