@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from pgherd_sidecar.subscribing.state.connections import (
     ask_subscriber,
@@ -140,9 +141,9 @@ class Subscriber:
 
     async def _is_own(self, found: Mapping[str, Any]) -> bool:
         """Has no other herd a subscription of this name there?"""
-        if self._cluster is None or not found["ready"]:
+        if self._cluster is None:
             return True
-        rows = await self._rows("standing", **self._mine)
+        rows = await self._rows_if_ready(found, "standing", **self._mine)
         return not rows or rows[0]["cluster"] == self._cluster
 
     async def _make(self) -> None:
@@ -185,8 +186,7 @@ class Subscriber:
 
     async def revision(self) -> int | None:
         """Of the order by which it is fed; None if it is not fed."""
-        found = await self._look()
-        rows = await self._rows("revision", **self._mine) if found["ready"] else []
+        rows = await self._rows_if_ready(await self._look(), "revision", **self._mine)
         return int(rows[0]["revision"]) if rows else None
 
     async def close(self) -> None:
@@ -247,9 +247,10 @@ class Subscriber:
             await self._rows("strong")
         values = self._mine | {"generation": self._subscription.generation}
         try:
-            gid = (await self._rows("needed", **values))[0]["gid"]
+            rows = await self._rows_if_ready(found, "needed", **values)
         except psycopg.errors.DatatypeMismatch as error:
             raise damaged("standing") from error
+        gid = rows[0]["gid"] if rows else None
         if gid is not None and not isinstance(gid, int):
             raise damaged("standing")
         return gid
@@ -435,6 +436,21 @@ class Subscriber:
         (found,) = await self._rows("look")
         _require_ordinary(found)
         return found
+
+    async def _rows_if_ready(
+        self, found: Mapping[str, Any], name: str, /, **values: Any
+    ) -> list[dict[str, Any]]:
+        """Rows of what all subscriptions have there; none if nothing has been made.
+
+        The end of the last subscription may remove it after ``found`` was asked for.
+        """
+        try:
+            return await self._rows(name, **values) if found["ready"] else []
+        except psycopg.errors.UndefinedTable:
+            failed = self.session.info.transaction_status is TransactionStatus.INERROR
+            if failed or (await self._look())["ready"]:
+                raise
+            return []
 
     async def _rows(self, name: str, /, **values: Any) -> list[dict[str, Any]]:
         return await ask_subscriber(self.session, name, **values)
