@@ -14,9 +14,9 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import structlog
@@ -162,8 +162,10 @@ class _Care(Care):
                 is_own = await followed.is_turn_of(session, self._subscription.name, holder)
                 found = await followed.followed(session, self._subscription.tables)
         if is_own:
-            await one.leave()
-            raise StoppedError("the subscriber is this very herd: give --to of another one")
+            reason = "the subscriber is this very herd: give --to of another one"
+            await self._stop(reason)  # before others miss what was made there
+            await _to_its_end(one.leave())
+            raise StoppedError(reason)
         if found is not None:
             raise StoppedError(followed.why_no_herd(found))
 
@@ -380,6 +382,15 @@ class Feeder:
             else:
                 care = _Care(self._order, one, needed[one.name])
                 self._caring[one.name] = one, care, asyncio.create_task(care.run())
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Do something wholly, also if the caller is cancelled meanwhile."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    finally:
+        await asyncio.wait({task})
 
 
 async def _subscriptions(session: Session) -> list[Subscription]:
