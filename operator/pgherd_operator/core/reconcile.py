@@ -115,7 +115,12 @@ def reconcile(
         steps = [Step(Reason.FOREIGN_VOLUMES, founding.foreign_volumes(observed), warning=True)]
     # The one that a human waits for is the last: the others are done along the way. Nobody waits
     # for larger volumes: they may be refused for ever.
-    told_of = [step for step in steps if not step.quiet]
+    paused = status.is_paused(observed.cluster)
+    told_of = [
+        step
+        for step in steps
+        if not step.quiet and not (paused and step.reason is Reason.CERTIFICATE_ISSUED)
+    ]
     awaited = [step for step in told_of if step.reason is not Reason.VOLUME_GROWING] or told_of
     shown = _with_troubles(awaited[-1], group) if awaited else None
     described = status.describe(observed, group, shown, outdated, now)
@@ -126,9 +131,7 @@ def reconcile(
     described = status.upgraded(described, observed.cluster, release, why, now)
     described = users.shown(described, observed.cluster, None, now)
     described = imports.shown(described, observed, group, now)
-    if observed.cluster.spec.maintenance.paused and not observed.cluster.deleting:
-        paused = Step(Reason.PAUSED, "paused by the spec")
-        described = described.model_copy(update={"step": paused.text})
+    if paused:
         # They run out whatever is paused, and cert-manager renews its own.
         own = observed.cluster.spec.tls.mode == "SelfSigned"
         return Plan(tuple(upkeep.certificates(observed, now)) if own else (), described)

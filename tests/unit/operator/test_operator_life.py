@@ -466,6 +466,30 @@ async def test_paused_means_that_nothing_is_written() -> None:
     assert world.writes == []
 
 
+async def test_a_paused_herd_does_not_claim_to_do_what_waits_for_it() -> None:
+    world = await running()
+    world.change(maintenance={"paused": True}, postgres={"parameters": {"work_mem": "8MB"}})
+    await world.settle()
+    for kind in ("Ready", "Progressing"):
+        told = condition(world, kind)
+        assert (told["status"], told["reason"]) == ("False", "Paused")
+        assert "is not done: herd-2 is out of date: replacing its pod" in told["message"]
+    assert world.resource["status"]["step"] == condition(world, "Progressing")["message"]
+    world.change(maintenance={"paused": True}, hibernated=True)
+    await world.settle()
+    assert condition(world, "Ready")["reason"] == "Paused"
+    await world.changed(maintenance={"paused": False}, hibernated=False)
+    assert condition(world, "Ready")["status"] == "True"
+
+
+async def test_a_paused_herd_that_lacks_nothing_is_ready() -> None:
+    world = await running()
+    world.change(maintenance={"paused": True})
+    await world.settle()
+    assert condition(world, "Ready")["status"] == "True"
+    assert condition(world, "Progressing")["reason"] == "Paused"
+
+
 async def test_the_partition_policy_reaches_the_sidecars() -> None:
     world = await running(partitionPolicy="Permanent")
     config = world.objects["ConfigMap", f"{NAME}-1"]
