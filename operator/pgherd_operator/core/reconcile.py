@@ -173,9 +173,9 @@ def _steps(
     lacking = [first] if first is not None and first.reason is Reason.CREDENTIALS_MISSING else []
     if first is not None and not lacking:  # which may wait for a human for long
         return [*steps, *certificates, first]
+    steps += certificates  # also while it sleeps: they would be told of as running out
     if cluster.spec.hibernated:
-        return [*steps, *lacking, *_sleep(observed)]
-    steps += certificates
+        return [*steps, *lacking, *_sleep(observed), *upkeep.growing_volumes(observed)]
     steps += upkeep.settled_founders(observed, group)
     steps += membership.returning(observed, group)
     steps += upkeep.members(observed, group, release)
