@@ -494,6 +494,24 @@ async def test_what_was_missed_is_made_up_for_once_and_not_too_late() -> None:
     assert scheduled(it) == []
 
 
+@pytest.mark.parametrize("before", [{"suspend": True}, {"schedule": "50 12 1 1 *"}], ids=str)
+async def test_a_time_that_was_not_wanted_then_is_not_called_missed(before: dict[str, Any]) -> None:
+    wanted: dict[str, Any] = {"schedule": "0 * * * *", "suspend": False}
+    it = world(SCHEDULE, startingDeadlineSeconds=600, **wanted | before)
+    for _ in range(3):
+        await it.look(SCHEDULE)
+        it.passes(minutes=70)
+    it.objects[SCHEDULE, JOB]["spec"] |= wanted
+    it.objects[SCHEDULE, JOB]["metadata"]["generation"] = 2
+    for _ in range(2):
+        await it.look(SCHEDULE)
+    assert it.reasons() == []
+    assert it.status(SCHEDULE)["message"] == ""
+    it.passes(minutes=50)  # no operator meanwhile
+    await it.look(SCHEDULE)
+    assert it.reasons() == ["SnapshotSkipped"]
+
+
 async def test_times_are_those_of_the_zone_through_a_change_of_its_clocks() -> None:
     it = world(SCHEDULE, schedule="30 2 * * *", timeZone="Europe/Berlin")
     # Clocks go from 2:00 to 3:00 on 31 March 2030: there is no 2:30, and one is made all the same.
