@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
 
+from pgherd_operator.api.quantity import parse_quantity
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.status import ClusterStatus, Condition, ConditionType, MemberStatus, Truth
 from pgherd_operator.core.actions import Event, Reason, Step
 from pgherd_operator.core.group import Group, Member
 from pgherd_operator.core.observed import Observed, Phase, last_view
-from pgherd_operator.core.quantity import parse_quantity
 from pgherd_operator.objects import names, pod
 from pgherd_operator.objects.model import Release, Role, wanted
 

@@ -15,9 +15,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pgherd_operator.api import schema
+from pgherd_operator.api.quantity import parse_quantity
 from pgherd_operator.api.resource import InvalidSpec, parse_resource
 from pgherd_operator.api.spec import OWNED_PARAMETERS, OWNED_PREFIXES, ClusterSpec
-from pgherd_operator.core.quantity import parse_quantity
 from pgherd_sidecar.agent.base.config import LimitSettings
 
 REPOSITORY = Path(__file__).parents[3]

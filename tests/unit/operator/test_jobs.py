@@ -391,6 +391,15 @@ async def test_pods_of_jobs_are_restricted_and_not_taken_for_members(spark: bool
         assert found[names.JOB_OF] == HERD  # so that members hear them
 
 
+async def test_a_heap_in_the_letters_of_spark_is_refused_before_a_pod_is_made() -> None:
+    it = JobsWorld()
+    it.found_herd()
+    it.submit(spark={"memory": "512m"})  # half a byte
+    await it.look()
+    assert it.created == []
+    assert "spark.memory is at least 512Mi" in it.status()["message"]
+
+
 @pytest.mark.parametrize(
     "spec",
     [
@@ -400,6 +409,7 @@ async def test_pods_of_jobs_are_restricted_and_not_taken_for_members(spark: bool
         {"destination": {"volumeClaim": {"name": "backups", "path": "/etc"}}},
         {"cluster": "herd;x"},
         {"deadlineSeconds": 100000},
+        {"partSize": "256m"},
     ],
     ids=str,
 )
