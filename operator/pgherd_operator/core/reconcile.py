@@ -145,10 +145,18 @@ def _importing(observed: Observed, group: Group, release: Release) -> list[Step]
 
 
 def _remembering(observed: Observed) -> list[Step]:
-    """Keep the spec where it is found when there is one that cannot be used."""
-    ledger, spec = observed.ledger, kept(observed.cluster)
+    """Keep the spec where it is found when there is one that cannot be used.
+
+    What the one before wanted, and this one does not, is removed before it is forgotten.
+    """
+    cluster, ledger, spec = observed.cluster, observed.ledger, kept(observed.cluster)
     if ledger is None or ledger.spec == spec:
         return []
+    monitor = observed.objects.get((Kind.POD_MONITOR, cluster.name))
+    if monitor is not None and not cluster.spec.monitoring.pod_monitor:
+        text = f"removing PodMonitor {cluster.name}, which is not wanted any more"
+        gone = Delete(Kind.POD_MONITOR, cluster.name, monitor["metadata"]["uid"])
+        return [Step(Reason.OBJECTS_APPLIED, text, (gone, RememberSpec(spec)))]
     return [Step(Reason.WAITING, "keeping the spec", (RememberSpec(spec),), quiet=True)]
 
 

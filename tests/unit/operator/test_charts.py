@@ -59,7 +59,9 @@ async def used() -> set[tuple[str, str]]:
         storage={"size": "1Gi"},
     )  # fmt: skip
     await world.settle()
-    await world.changed(instances=2, storage={"size": "2Gi"})
+    await world.changed(
+        instances=2, storage={"size": "2Gi"}, monitoring={"podMonitor": False}
+    )  # fmt: skip
     world.objects["Service", f"{NAME}-rw"]["spec"]["selector"] = {}
     world.objects["PodDisruptionBudget", NAME]["spec"] = {}
     await world.settle()

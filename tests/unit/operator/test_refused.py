@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
+from operator_api_server import Fault, Killed
 from operator_world import NAME, World, condition, running
 from pgherd_operator.core.observed import Pod
 from pgherd_operator.objects import config, network
@@ -45,6 +46,34 @@ async def test_a_herd_without_pod_monitors_comes_up_and_says_what_is_missing(
     await world.settle()
     assert condition(world, "Reconciled")["status"] == "True"
     assert ("PodMonitor", NAME) in world.objects
+
+
+@pytest.mark.parametrize("fault", ["error", "lost-answer", "killed-before", "killed-after"])
+async def test_a_pod_monitor_that_is_not_wanted_any_more_goes(fault: Fault) -> None:
+    world = await running(monitoring={"podMonitor": True})
+    world.change(monitoring={"podMonitor": False})
+    world.fault = 0, fault
+    try:
+        await world.settle()
+    except Killed:
+        await world.settle()
+    assert ("PodMonitor", NAME) not in world.objects
+    assert condition(world, "Reconciled")["status"] == "True"
+
+
+async def test_a_pod_monitor_of_somebody_else_stays() -> None:
+    world = await running(monitoring={"podMonitor": True})
+    del world.objects["PodMonitor", NAME]["metadata"]["ownerReferences"]
+    await world.changed(monitoring={"podMonitor": False})
+    assert ("PodMonitor", NAME) in world.objects
+
+
+async def test_who_may_not_see_an_unwanted_pod_monitor_goes_on() -> None:
+    world = await running(monitoring={"podMonitor": True})
+    world.refused["get PodMonitor"] = FORBIDDEN
+    await world.changed(monitoring={"podMonitor": False}, instances=4)
+    assert world.voters() == {1, 2, 3, 4}
+    assert condition(world, "Ready")["status"] == "True"
 
 
 async def test_a_volume_that_is_refused_keeps_no_member_from_being_replaced() -> None:

@@ -5,6 +5,7 @@ member that hangs delays the others' reconciliation by no more than that.
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core import imports, taken, users
 from pgherd_operator.core.observed import (
     Imported,
+    Key,
     Ledger,
     Observed,
     ObservedVolume,
@@ -71,6 +73,7 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
         _with_warnings(api, cluster, pods, volumes),
     )
     ledger = parse_ledger(objects.get(("ConfigMap", names.ledger(cluster.name))))
+    objects |= await _unwanted_monitor(api, cluster, ledger)
     views = [report.view for report in reports.values() if report.view is not None]
     known = volumes.keys() | pods.keys()
     foreign = {
@@ -123,6 +126,28 @@ async def _listed(
     kinds = [*SHARED_KINDS, "PersistentVolumeClaim", "Pod", *optional]
     lists = await asyncio.gather(*map(listed, kinds))
     return dict(zip(kinds, lists, strict=True)), unreadable
+
+
+async def _unwanted_monitor(
+    api: KubernetesApi, cluster: Cluster, ledger: Ledger | None
+) -> dict[Key, Manifest]:
+    """The PodMonitor that the spec before wanted; where none was wanted nobody looks for one."""
+    if ledger is None or cluster.spec.monitoring.pod_monitor or not _monitored(ledger):
+        return {}
+    try:
+        found = await api.get("PodMonitor", cluster.namespace, cluster.name)
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        return {}
+    return {("PodMonitor", cluster.name): found} if owners.is_owned(found, cluster) else {}
+
+
+def _monitored(ledger: Ledger) -> bool:
+    try:
+        return bool(json.loads(ledger.spec)["monitoring"]["podMonitor"])
+    except (LookupError, RecursionError, TypeError, ValueError):  # none was kept, or edited
+        return False
 
 
 async def _with_warnings(
