@@ -187,6 +187,39 @@ async def test_what_the_driver_complains_of_is_told() -> None:
     assert it.reasons()[-1] == "JobFailed"
 
 
+def warn(it: JobsWorld, uid: str, reason: str, message: str) -> None:
+    """Somebody writes an Event about an object."""
+    it.objects["Event", it.uid()] = {
+        "metadata": {"namespace": "test"}, "type": "Warning", "reason": reason, "message": message,
+        "involvedObject": {"uid": uid}, "lastTimestamp": it.now.isoformat(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("spark", [True, False])
+async def test_who_keeps_a_driver_from_its_volumes_is_heard_in_events(spark: bool) -> None:
+    it = world(spark=spark)
+    await it.look()
+    it.runs()
+    it.objects["Pod", "driver"]["status"] = {"phase": "Pending"}
+    warn(it, "pod", "FailedMount", 'MountVolume.SetUp failed: secret "herd-jobs-tls" not found')
+    await it.look()
+    assert it.status()["phase"] == "Running"
+    assert 'FailedMount: MountVolume.SetUp failed: secret "herd-jobs' in it.status()["message"]
+    it.runs()
+    await it.look()
+    assert it.status()["message"] == ""
+
+
+async def test_a_job_whose_pod_is_refused_says_so() -> None:
+    it = world(spark=False)
+    await it.look()
+    workload = it.workload()
+    assert workload is not None
+    warn(it, workload["metadata"]["uid"], "FailedCreate", "Error creating: exceeded quota: pods")
+    await it.look()
+    assert "exceeded quota: pods" in it.status()["message"]
+
+
 @pytest.mark.parametrize(
     "newer",
     [
