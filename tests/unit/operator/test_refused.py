@@ -390,6 +390,19 @@ async def test_a_herd_that_cannot_be_looked_at_says_so() -> None:
     assert condition(world, "Ready")["status"] == "True"
 
 
+async def test_a_herd_that_cannot_go_says_why() -> None:
+    world = await running()
+    text = "GET networkpolicies: 403 networkpolicies is forbidden"
+    world.refused = {"list NetworkPolicy": ApiError(403, text)}
+    world.remove_resource()
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    assert text in world.resource["status"]["step"]
+    assert condition(world, "Reconciled")["reason"] == "ActionFailed"
+    world.refused.clear()
+    await world.removed()
+
+
 class Unwilling(World):
     """A herd that lets nobody leave."""
 
