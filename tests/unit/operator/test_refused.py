@@ -1,5 +1,6 @@
 """Whatever stops progress is told in the words of who refused, and stops nothing else."""
 
+import asyncio
 import copy
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from pgherd_operator.objects.model import Release
 from pgherd_operator.shell import main
 from pgherd_operator.shell.kube.election import Election
 from pgherd_operator.shell.kube.interface import ApiError, Manifest, NotFoundError
+from pgherd_operator.shell.kube.queue import Queue
 from pgherd_operator.shell.observing.reading import parse_pod, pod_trouble
 from pgherd_operator.shell.observing.sidecars import SidecarRefusedError
 from test_objects import DATABASE, cluster
@@ -524,12 +526,28 @@ async def test_an_operator_that_cannot_stand_for_election_is_not_ready(
         await health.cleanup()
 
 
-def test_what_was_seen_of_a_deleted_resource_is_forgotten() -> None:
-    changes = main.Changes()
-    metadata: Manifest = {"uid": "u", "generation": 1}
-    assert changes.matter(metadata)
-    changes.forget("u")
-    assert changes.matter(metadata)
+async def test_what_was_seen_of_a_deleted_resource_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[main.Changes] = []
+
+    class Watched(main.Changes):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(main, "Changes", Watched)
+    woken: list[str] = []
+    queue = Queue(lambda *_: asyncio.sleep(0), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(queue, "wake", lambda _, name: woken.append(name))
+    registry = main.handlers(queue, {"Snapshot": queue})
+    found: list[Any] = list(registry._watching.get_all_handlers())
+    for kind in ("ADDED", "MODIFIED", "DELETED"):
+        for handler in found:
+            meta: Manifest = {"uid": f"of {handler.id}", "generation": 1}
+            await handler.fn(namespace="n", name=kind, meta=meta, type=kind)
+    assert woken == ["ADDED"] * 2 + ["DELETED"] * 2
+    assert [one._seen for one in made] == [{}, {}]
 
 
 def test_a_pod_is_read_with_its_trouble() -> None:
