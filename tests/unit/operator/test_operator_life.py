@@ -4,11 +4,14 @@
 import copy
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from operator_world import NAME, World, condition, running
 from pgherd_operator.core.actions import Reason
 from pgherd_operator.objects import names
+from pgherd_operator.objects.model import Role
+from pgherd_operator.shell.observing.reading import labelled, parse_pod
 
 
 async def test_three_members_come_up_and_the_resource_says_so() -> None:
@@ -379,6 +382,34 @@ async def test_drift_is_repaired() -> None:
     assert Reason.MEMBER_STARTING not in [event.reason for event in world.events]
     assert world.objects["Service", f"{NAME}-rw"]["spec"] == wanted
     assert {("PodDisruptionBudget", NAME), ("ConfigMap", f"{NAME}-2")} <= world.objects.keys()
+
+
+@pytest.mark.parametrize("value", [None, "reader"])
+@pytest.mark.parametrize("label", [names.CLUSTER, names.ROLE])
+async def test_a_pod_whose_labels_somebody_took_away_is_made_anew(
+    label: str, value: str | None
+) -> None:
+    # Services, the budget and the policy find it by them.
+    world = await running()
+    metadata = world.objects["Pod", f"{NAME}-2"]["metadata"]
+    before = dict(metadata["labels"])
+    metadata["labels"][label] = value
+    if value is None:
+        del metadata["labels"][label]
+    await world.settle()
+    found = world.objects["Pod", f"{NAME}-2"]["metadata"]
+    assert found["labels"] == before
+    assert found["uid"] != metadata["uid"]
+    assert [write for write in world.writes if write.startswith("delete Pod")] == [
+        f"delete Pod {NAME}-2"
+    ]
+    assert condition(world, "Ready")["status"] == "True"
+
+
+def test_a_pod_is_known_by_its_name_though_its_labels_are_gone() -> None:
+    item: dict[str, Any] = {"metadata": {"name": f"{NAME}-2", "uid": "u"}}
+    pod = parse_pod(labelled(item, NAME, {}))
+    assert (pod.number, pod.role, pod.revision) == (2, Role.DATABASE, "")
 
 
 async def test_a_certificate_that_lost_a_key_is_issued_again() -> None:

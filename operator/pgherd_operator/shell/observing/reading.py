@@ -62,7 +62,11 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
     expected = {key for key in taken.expected(cluster, seats) if key[0] not in unreadable}
     whose = await owners.tell_apart(api, cluster, listed, expected)
     pods = by_number(
-        [item for (kind, _), item in whose.ours.items() if kind == "Pod"],
+        [
+            labelled(item, cluster.name, volumes)
+            for (kind, _), item in whose.ours.items()
+            if kind == "Pod"
+        ],
         parse_pod,
         lambda number: names.member(cluster.name, number),
     )
@@ -96,6 +100,25 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
         unreadable=unreadable,
         reports=reports,
     )
+
+
+def labelled(item: Manifest, herd: str, volumes: Mapping[int, ObservedVolume]) -> Manifest:
+    """A pod of the herd's own with the labels that services, the budget and the policy go by.
+
+    One that somebody has changed is out of date, whatever it was made from: labels of a pod are
+    not put right while it runs.
+    """
+    metadata = item["metadata"]
+    number, labels = names.number_of(herd, metadata["name"]), metadata.get("labels") or {}
+    if number is None:
+        return item
+    volume = volumes.get(number)
+    role = volume.role if volume is not None else labels.get(names.ROLE, Role.DATABASE)
+    wanted = {names.CLUSTER: herd, names.MEMBER: str(number), names.ROLE: role}
+    if all(labels.get(name) == value for name, value in wanted.items()):
+        return item
+    annotations = {**(metadata.get("annotations") or {}), names.REVISION: ""}
+    return item | {"metadata": metadata | {"labels": labels | wanted, "annotations": annotations}}
 
 
 async def _listed(
