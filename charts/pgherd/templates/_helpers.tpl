@@ -77,6 +77,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if .Values.podMonitors }}
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
-  verbs: [get, list, create, patch]
+  verbs: [get, list, create, patch, delete]
 {{- end }}
 {{- end }}

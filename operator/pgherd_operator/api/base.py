@@ -22,7 +22,7 @@ Name = Annotated[
 Quantity = Annotated[
     str,
     StringConstraints(
-        min_length=1, max_length=30, pattern=r"^[0-9]+(\.[0-9]+)?([KMGTPE]i?|[mk])?$"
+        min_length=1, max_length=30, pattern=r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPEm])?$"
     ),
 ]
 """A Kubernetes quantity without sign and exponent: ``500m``, ``10Gi``."""

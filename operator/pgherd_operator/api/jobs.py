@@ -3,11 +3,12 @@
 A job runs once: its spec cannot be changed, and what its status says of its end is final.
 """
 
+from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from pgherd_operator.api.base import (
     HerdName,
@@ -22,6 +23,7 @@ from pgherd_operator.api.base import (
     section,
 )
 from pgherd_operator.api.places import Destination, Volume
+from pgherd_operator.api.quantity import parse_quantity
 from pgherd_operator.api.spec import ContainerResources, NodeSelector, Tolerations
 from pgherd_operator.api.status import BY_TYPE, GENERATION, ConditionBase
 
@@ -36,6 +38,29 @@ _Share = Annotated[
     ),
 ]  # fmt: skip
 _REQUESTS = {"cpu": "500m", "memory": "2Gi"}
+
+
+_LEAST_HEAP, _LEAST_PART = "512Mi", "8Ki"
+"""With less Spark does not start; no part is smaller than a page."""
+
+
+def _too_small(least: str, name: str) -> str:
+    return f"{name} is at least {least}; m is a thousandth, and Mi what Spark calls m"
+
+
+def _least_rule(least: str, name: str) -> dict[str, Any]:
+    return rules((f"quantity(self).compareTo(quantity('{least}')) >= 0", _too_small(least, name)))
+
+
+def _at_least(least: str, name: str) -> Callable[[str], str]:
+    """The same for resources that were there before the rule."""
+
+    def checked(text: str) -> str:
+        if parse_quantity(text) < parse_quantity(least):
+            raise ValueError(_too_small(least, name))
+        return text
+
+    return checked
 
 
 class Spark(Section):
@@ -57,7 +82,12 @@ class Spark(Section):
         int, Field(ge=1, le=64, description="tasks at a time, for each executor or in the Job")
     ] = 2
     memory: Annotated[
-        Quantity, Field(description="of Spark's heap in each pod; Python and programs take as much")
+        Quantity,
+        AfterValidator(_at_least(_LEAST_HEAP, "spark.memory")),
+        Field(
+            description="of Spark's heap in each pod; Python and programs take as much",
+            json_schema_extra=_least_rule(_LEAST_HEAP, "spark.memory"),
+        ),
     ] = "1Gi"
     resources: Annotated[
         ContainerResources, section("requests and limits of a Job's pod", requests=_REQUESTS)
@@ -76,7 +106,14 @@ class JobSpec(Section):
     allow_missing: Annotated[
         bool, Field(description="leave out members that are not up, in place of failing")
     ] = False
-    part_size: Annotated[Quantity, Field(description="of a table that a task reads")] = "256Mi"
+    part_size: Annotated[
+        Quantity,
+        AfterValidator(_at_least(_LEAST_PART, "partSize")),
+        Field(
+            description="of a table that a task reads",
+            json_schema_extra=_least_rule(_LEAST_PART, "partSize"),
+        ),
+    ] = "256Mi"
     deadline_seconds: Annotated[
         int, Field(ge=60, le=43200, description="after which the job is ended, and has failed")
     ] = 21600

@@ -156,6 +156,7 @@ class Kind(StrEnum):
     SECRET = "Secret"
     LEDGER = "ConfigMap"
     JOB = "Job"
+    POD_MONITOR = "PodMonitor"
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,9 @@ def _begin(observed: Observed, release: Release) -> Step:
             warning=True,
         )
     if known:  # the ledger was deleted, or the resource was and has been created again
-        adopted = _of_release(_adopted(observed, known.pop()), release)
+        adopted = _adopted(observed, known.pop())
+        if not observed.pods:  # else nobody knows what they were made by: it waits for its turn
+            adopted = _of_release(adopted, release)
         text = f"going on with the volumes of herd {adopted.cluster_id}"
         return Step(Reason.ADOPTED, text, (_write(observed, adopted),), warning=True)
     if any(volume.deleting for volume in observed.volumes.values()):

@@ -115,7 +115,12 @@ def reconcile(
         steps = [Step(Reason.FOREIGN_VOLUMES, founding.foreign_volumes(observed), warning=True)]
     # The one that a human waits for is the last: the others are done along the way. Nobody waits
     # for larger volumes: they may be refused for ever.
-    told_of = [step for step in steps if not step.quiet]
+    paused = status.is_paused(observed.cluster)
+    told_of = [
+        step
+        for step in steps
+        if not step.quiet and not (paused and step.reason is Reason.CERTIFICATE_ISSUED)
+    ]
     awaited = [step for step in told_of if step.reason is not Reason.VOLUME_GROWING] or told_of
     shown = _with_troubles(awaited[-1], group) if awaited else None
     described = status.describe(observed, group, shown, outdated, now)
@@ -126,9 +131,7 @@ def reconcile(
     described = status.upgraded(described, observed.cluster, release, why, now)
     described = users.shown(described, observed.cluster, None, now)
     described = imports.shown(described, observed, group, now)
-    if observed.cluster.spec.maintenance.paused and not observed.cluster.deleting:
-        paused = Step(Reason.PAUSED, "paused by the spec")
-        described = described.model_copy(update={"step": paused.text})
+    if paused:
         # They run out whatever is paused, and cert-manager renews its own.
         own = observed.cluster.spec.tls.mode == "SelfSigned"
         return Plan(tuple(upkeep.certificates(observed, now)) if own else (), described)
@@ -142,10 +145,18 @@ def _importing(observed: Observed, group: Group, release: Release) -> list[Step]
 
 
 def _remembering(observed: Observed) -> list[Step]:
-    """Keep the spec where it is found when there is one that cannot be used."""
-    ledger, spec = observed.ledger, kept(observed.cluster)
+    """Keep the spec where it is found when there is one that cannot be used.
+
+    What the one before wanted, and this one does not, is removed before it is forgotten.
+    """
+    cluster, ledger, spec = observed.cluster, observed.ledger, kept(observed.cluster)
     if ledger is None or ledger.spec == spec:
         return []
+    monitor = observed.objects.get((Kind.POD_MONITOR, cluster.name))
+    if monitor is not None and not cluster.spec.monitoring.pod_monitor:
+        text = f"removing PodMonitor {cluster.name}, which is not wanted any more"
+        gone = Delete(Kind.POD_MONITOR, cluster.name, monitor["metadata"]["uid"])
+        return [Step(Reason.OBJECTS_APPLIED, text, (gone, RememberSpec(spec)))]
     return [Step(Reason.WAITING, "keeping the spec", (RememberSpec(spec),), quiet=True)]
 
 
@@ -170,9 +181,9 @@ def _steps(
     lacking = [first] if first is not None and first.reason is Reason.CREDENTIALS_MISSING else []
     if first is not None and not lacking:  # which may wait for a human for long
         return [*steps, *certificates, first]
+    steps += certificates  # also while it sleeps: they would be told of as running out
     if cluster.spec.hibernated:
-        return [*steps, *lacking, *_sleep(observed)]
-    steps += certificates
+        return [*steps, *lacking, *_sleep(observed), *upkeep.growing_volumes(observed)]
     steps += upkeep.settled_founders(observed, group)
     steps += membership.returning(observed, group)
     steps += upkeep.members(observed, group, release)

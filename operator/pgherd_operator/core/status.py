@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
 
+from pgherd_operator.api.quantity import parse_quantity
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.status import ClusterStatus, Condition, ConditionType, MemberStatus, Truth
 from pgherd_operator.core.actions import Event, Reason, Step
 from pgherd_operator.core.group import Group, Member
 from pgherd_operator.core.observed import Observed, Phase, last_view
-from pgherd_operator.core.quantity import parse_quantity
 from pgherd_operator.objects import names, pod
 from pgherd_operator.objects.model import Release, Role, wanted
 
@@ -74,13 +74,13 @@ def describe(
         members_ready=f"{ready}/{expected}",
         instances=sum(seat.role is Role.DATABASE for seat in observed.seats()),
         selector=f"{names.CLUSTER}={cluster.name},{names.ROLE}={Role.DATABASE}",
-        step=step.text if step is not None else "",
+        step=_told(cluster, step),
         conditions=tuple(
             condition(cluster, verdict, now)
             for verdict in (
                 _ready(observed, step, ready, expected),
                 _primary(observed, group),
-                _progressing(step),
+                _progressing(cluster, step),
                 _blocked(observed, group),
                 _certificates(observed, now),
                 _capture(observed, group),
@@ -226,14 +226,31 @@ def condition(cluster: Cluster, verdict: Verdict, now: datetime) -> Condition:
     return Condition.of(cluster, now, *verdict)
 
 
+def is_paused(cluster: Cluster) -> bool:
+    """Whether nothing is done but what may not wait."""
+    return cluster.spec.maintenance.paused and not cluster.deleting
+
+
+def _told(cluster: Cluster, step: Step | None) -> str:
+    """A step in words; while the herd is paused, that it is not taken."""
+    text = step.text if step is not None else ""
+    if not is_paused(cluster):
+        return text
+    if step is not None and step.actions:
+        return f"paused by the spec, so this is not done: {text}"
+    return f"paused by the spec; {text}" if text else "paused by the spec"
+
+
 def _ready(observed: Observed, step: Step | None, ready: int, expected: int) -> Verdict:
-    kind = ConditionType.READY
-    if observed.cluster.spec.hibernated:
+    kind, cluster = ConditionType.READY, observed.cluster
+    paused = step is not None and bool(step.actions) and is_paused(cluster)
+    if cluster.spec.hibernated and not paused:
         return kind, "False", Reason.HIBERNATED, "the herd sleeps; its volumes are kept"
     if ready == expected and (step is None or step.reason in _BESIDES):
         return kind, "True", Reason.WRITABLE, f"{ready} of {expected} members, all up to date"
     reason = step.reason if step is not None else Reason.WAITING
-    why = step.text if step is not None else "a member is not well"
+    reason = Reason.PAUSED if paused else reason
+    why = _told(cluster, step) if step is not None else "a member is not well"
     return kind, "False", reason, f"{ready} of {expected} members: {why}"
 
 
@@ -247,8 +264,10 @@ def _primary(observed: Observed, group: Group) -> Verdict:
     return kind, "Unknown", Reason.WAITING, "no sidecar answers"
 
 
-def _progressing(step: Step | None) -> Verdict:
+def _progressing(cluster: Cluster, step: Step | None) -> Verdict:
     kind = ConditionType.PROGRESSING
+    if is_paused(cluster):
+        return kind, "False", Reason.PAUSED, _told(cluster, step)
     if step is None:
         return kind, "False", Reason.AS_WANTED, "everything is as wanted"
     if step.reason in (Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN):

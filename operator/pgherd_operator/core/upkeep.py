@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from pgherd_operator.api.quantity import parse_quantity
 from pgherd_operator.core import imports
 from pgherd_operator.core.actions import (
     Apply,
@@ -24,7 +25,6 @@ from pgherd_operator.core.actions import (
 )  # fmt: skip
 from pgherd_operator.core.group import Group
 from pgherd_operator.core.observed import Ledger, Observed, Phase
-from pgherd_operator.core.quantity import parse_quantity
 from pgherd_operator.objects import config, names, network, pod
 from pgherd_operator.objects.model import Manifest, Origin, Release, Seat, digest
 

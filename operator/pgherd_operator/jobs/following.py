@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from pgherd_operator.api.base import ApiObject
+from pgherd_operator.api.quantity import parse_quantity
 from pgherd_operator.api.status import Truth
 from pgherd_operator.api.subscriptions import (
     TABLES_SHOWN,
@@ -24,7 +25,6 @@ from pgherd_operator.api.subscriptions import (
     SubscriptionStatus,
 )
 from pgherd_operator.core.actions import Event
-from pgherd_operator.core.quantity import parse_quantity
 
 _WORDS = 1000
 _WAITS = "the deletion waits for the herd: set deletionPolicy: Retain to leave it there as it is"

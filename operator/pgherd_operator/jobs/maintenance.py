@@ -113,13 +113,22 @@ def decide(schedule: MaintenanceResource, told: Told, now: datetime) -> Maintena
     except BadTimesError as error:
         text = f"the schedule can't be used: {error}"
         return _ended(schedule, told, now, None, MaintenanceReason.BAD_TIMES, text)
-    if told.silence:
-        return _ended(schedule, told, now, coming, MaintenanceReason.UNHEARD, told.silence)
-    if told.refusal:
-        return _ended(schedule, told, now, coming, MaintenanceReason.REFUSED, told.refusal)
+    missed = _missed(schedule, now) if due is None else None
+    if missed is not None and before.observed_generation not in (0, schedule.generation):
+        # It was none of this spec's, or one at which the schedule was suspended.
+        known_until = before.model_copy(update={"last_schedule_time": missed})
+        schedule, missed = replace(schedule, status=known_until), None
+    if told.silence or told.refusal:
+        reason = MaintenanceReason.UNHEARD if told.silence else MaintenanceReason.REFUSED
+        return _ended(schedule, told, now, coming, reason, told.silence or told.refusal)
     plan = MaintenancePlan(
         _status(schedule, told, now, coming), events=_ends(before, told), again=coming
     )
+    if missed is not None:
+        text = f"nothing was begun for {missed:%F %R %Z} within its deadline"
+        skipped = Event(MaintenanceReason.SKIPPED, text, "Warning")
+        status = plan.status.model_copy(update={"last_schedule_time": missed})
+        return replace(plan, status=status, events=(*plan.events, skipped))
     if due is None or spec.suspend:
         return plan
     active = plan.status.active
@@ -130,6 +139,14 @@ def decide(schedule: MaintenanceResource, told: Told, now: datetime) -> Maintena
         status = plan.status.model_copy(update={"last_schedule_time": due})
         return replace(plan, status=status, events=(*plan.events, skipped))
     return replace(plan, begin=name, due=due)
+
+
+def _missed(schedule: MaintenanceResource, now: datetime) -> datetime | None:
+    """The newest time that has come and was not dealt with, however long ago."""
+    spec, known = schedule.spec, schedule.status.last_schedule_time or schedule.created
+    if spec.suspend:
+        return None
+    return due_time(spec.schedule, spec.time_zone, now, known, (now - known).total_seconds())
 
 
 def begun(plan: MaintenancePlan, members: Iterable[str]) -> MaintenancePlan:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pgherd_operator.api import GROUP, SCHEDULE, SNAPSHOT, VERSION
 from pgherd_operator.api.jobs import CheckSpec, SnapshotSpec
 from pgherd_operator.api.places import Destination, Volume
-from pgherd_operator.core.quantity import parse_quantity
+from pgherd_operator.api.quantity import parse_quantity
 from pgherd_operator.jobs.schedule import Schedule
 from pgherd_operator.jobs.steps import Look, Runner, Work
 from pgherd_operator.objects import names, places, restricted

@@ -92,6 +92,9 @@ def _missing(schedule: Schedule, plan: SchedulePlan, now: datetime) -> ScheduleP
     if missed is None:
         return plan
     why = f" ({plan.status.message})" if plan.status.message else ""
+    if schedule.status.observed_generation not in (0, schedule.generation):
+        # It was none of this spec's, or one at which the schedule was suspended.
+        return replace(plan, status=plan.status.model_copy(update={"last_schedule_time": missed}))
     text = f"no Snapshot was made for {missed:%F %R %Z} within its deadline{why}"[:_WORDS]
     told = Event(JobReason.SKIPPED, text, "Warning")
     status = plan.status.model_copy(update={"last_schedule_time": missed, "message": text})

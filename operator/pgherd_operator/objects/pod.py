@@ -133,8 +133,8 @@ def _spread(cluster: Cluster) -> list[Manifest]:
 
 
 def _postgres(cluster: Cluster, release: Release) -> Manifest:
-    image = cluster.spec.images.postgres or release.postgres_image.format(
-        version=cluster.spec.postgres.version
+    image = cluster.spec.images.postgres or release.postgres_image.replace(
+        "{version}", cluster.spec.postgres.version
     )
     return _container(cluster, "postgres", image, cluster.spec.resources.postgres) | {
         "args": ["run"],

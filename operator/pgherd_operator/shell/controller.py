@@ -151,7 +151,7 @@ async def _observed(
         found = await observe(env.api, sidecars, cluster)
         return replace(found, import_jobs=await importing.look(env.api, env.importers, cluster))
     except ApiError as error:
-        if error.status and not cluster.deleting:
+        if error.status and (cluster.finalizers or not cluster.deleting):
             await _show(env, body, status.unobserved(cluster, str(error), env.now()))
         raise
 

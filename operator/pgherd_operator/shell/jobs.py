@@ -45,6 +45,7 @@ from pgherd_operator.shell.observing.reading import (
     parse_ledger,
     parse_volume,
     pod_trouble,
+    warned,
 )
 from pgherd_operator.shell.resources import (
     SETTLED_S,
@@ -163,7 +164,7 @@ class Jobs:
     async def _look(self, work: Work) -> Look:
         workload, has_spark = await self._workload(work)
         if workload is not None or work.status.phase in ("Running", *_ENDED):
-            driver = await self._driver(work) if workload is not None else Driver()
+            driver = await self._driver(work, workload) if workload is not None else Driver()
             return Look(work, workload=workload, driver=driver, has_spark=has_spark)
         members, cluster_id, waits_for = await _members(self.api, work.namespace, work.spec.cluster)
         return Look(
@@ -205,12 +206,14 @@ class Jobs:
         except NotFoundError:
             return None
 
-    async def _driver(self, work: Work) -> Driver:
+    async def _driver(self, work: Work, workload: Workload) -> Driver:
         pods = await self.api.list("Pod", work.namespace, f"{names.JOB}={work.uid}")
+        # The Spark operator gives the application's labels to executors, too.
+        drivers = [p for p in pods if p["metadata"]["labels"].get("spark-role") != "executor"]
         trouble = ""
-        for pod in pods:
-            if pod["metadata"]["labels"].get("spark-role") == "executor":
-                continue  # the Spark operator gives the application's labels to them, too
+        if not drivers:  # who refuses to make pods says so of the workload
+            trouble = await warned(self.api, work.namespace, workload.uid)
+        for pod in drivers:
             status = pod.get("status", {})
             for container in status.get("containerStatuses", ()):
                 ended = container.get("state", {}).get("terminated")
@@ -221,6 +224,8 @@ class Jobs:
             if status.get("phase") == "Running" and status.get("podIP"):
                 return Driver(progress=await self.drivers.progress(status["podIP"]))
             trouble = trouble or pod_trouble(status)
+            if status.get("phase") == "Pending" and not trouble:  # a Secret that is missing, say
+                trouble = await warned(self.api, work.namespace, pod["metadata"]["uid"])
         return Driver(trouble=trouble)
 
     async def _create(self, manifest: Manifest) -> None:

@@ -115,19 +115,9 @@ def handlers(queue: Queue, jobs: Mapping[str, Queue]) -> kopf.OperatorRegistry:
     async def login(**given: Any) -> kopf.ConnectionInfo | None:
         return kopf.login_with_service_account(**given) or kopf.login_with_kubeconfig(**given)
 
-    changes = Changes()
-
-    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def cluster_changed(
-        namespace: str | None, name: str | None, meta: Mapping[str, Any], type: str | None, **_: Any
-    ) -> None:
-        if type == "DELETED":
-            changes.forget(meta["uid"])
-        if namespace and name and changes.matter(meta):
-            queue.wake(namespace, name)
-
-    for kind, its_queue in jobs.items():
-        kopf.on.event(GROUP, VERSION, f"{kind.lower()}s", id=kind, registry=registry)(
+    queues = {PLURAL: queue} | {f"{kind.lower()}s": one for kind, one in jobs.items()}
+    for plural, its_queue in queues.items():
+        kopf.on.event(GROUP, VERSION, plural, id=plural, registry=registry)(
             partial(_wake, queue=its_queue, changes=Changes())
         )
     return registry
@@ -137,12 +127,17 @@ async def _wake(
     namespace: str | None,
     name: str | None,
     meta: Mapping[str, Any],
+    type: str | None,
     *,
     queue: Queue,
     changes: Changes,
     **_: Any,
 ) -> None:
-    if namespace and name and changes.matter(meta):
+    if type == "DELETED":
+        changes.forget(meta["uid"])
+    elif not changes.matter(meta):
+        return
+    if namespace and name:
         queue.wake(namespace, name)
 
 

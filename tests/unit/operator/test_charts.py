@@ -9,12 +9,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from following_world import life_of_followers
 from jobs_world import life
 from maintenance_world import life_of_maintenance
 from operator_world import NAME, World
+from pgherd_operator.objects.model import Release
 from pgherd_operator.shell.kube.client import _PATHS
 
 CHARTS = Path(__file__).parents[3] / "charts"
@@ -57,7 +59,9 @@ async def used() -> set[tuple[str, str]]:
         storage={"size": "1Gi"},
     )  # fmt: skip
     await world.settle()
-    await world.changed(instances=2, storage={"size": "2Gi"})
+    await world.changed(
+        instances=2, storage={"size": "2Gi"}, monitoring={"podMonitor": False}
+    )  # fmt: skip
     world.objects["Service", f"{NAME}-rw"]["spec"]["selector"] = {}
     world.objects["PodDisruptionBudget", NAME]["spec"] = {}
     await world.settle()
@@ -77,6 +81,20 @@ async def used() -> set[tuple[str, str]]:
 
 async def test_the_rights_are_those_that_are_used() -> None:
     assert declared() == await used() | WATCHED | ON_OUR_BEHALF | REPLACED | IN_TROUBLE
+
+
+@pytest.mark.parametrize("image", ["r/postgres:{major}", "r/postgres:{}", "r/postgres:{version"])
+async def test_an_image_with_a_wrong_place_for_the_version_is_told_of(image: str) -> None:
+    rules = yaml.safe_load((CHARTS / "pgherd/values.schema.json").read_text())
+    values = yaml.safe_load((CHARTS / "pgherd/values.yaml").read_text())
+    jsonschema.validate(values, rules)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(values | {"postgresImage": image}, rules)
+    world = World(release=Release(postgres_image=image))  # of a Deployment that was edited
+    world.submit(instances=1)
+    await world.settle()
+    (container, _) = world.objects["Pod", f"{NAME}-1"]["spec"]["containers"]
+    assert container["image"] == image  # and the kubelet says what is wrong with it
 
 
 def test_no_right_is_unlimited() -> None:

@@ -15,9 +15,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pgherd_operator.api import schema
+from pgherd_operator.api.quantity import parse_quantity
 from pgherd_operator.api.resource import InvalidSpec, parse_resource
 from pgherd_operator.api.spec import OWNED_PARAMETERS, OWNED_PREFIXES, ClusterSpec
-from pgherd_operator.core.quantity import parse_quantity
 from pgherd_sidecar.agent.base.config import LimitSettings
 
 REPOSITORY = Path(__file__).parents[3]
@@ -122,6 +122,8 @@ def test_every_rule_says_what_is_wrong() -> None:
         {"postgres": {"parameters": {"pgherd.token": "x"}}},
         {"storage": {"size": "-1Gi"}},
         {"storage": {"size": "ten"}},
+        {"storage": {"size": "10K"}},
+        {"resources": {"sidecar": {"requests": {"memory": "262144K"}}}},
         {"images": {"postgres": "image\n"}},
         {"images": {"pullSecrets": ["Not A Name"]}},
         {"tls": {"mode": "CertManager"}},
@@ -222,9 +224,10 @@ def test_quantities_compare_as_kubernetes_does(number: int, suffix: str) -> None
     assert parse_quantity(f"{number}500m") * 1000 == int(f"{number}500")
 
 
-def test_what_is_no_quantity_is_an_error() -> None:
+@pytest.mark.parametrize("text", ["1Kib", "10K"])
+def test_what_is_no_quantity_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="quantity"):
-        parse_quantity("1Kib")
+        parse_quantity(text)
 
 
 def test_a_status_of_another_release_is_read_without_what_is_not_understood() -> None:

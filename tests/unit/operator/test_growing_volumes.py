@@ -29,6 +29,18 @@ async def test_volumes_grow_without_a_restart() -> None:
     assert condition(world, "Ready")["status"] == "True"
 
 
+async def test_the_volumes_of_a_herd_that_sleeps_grow() -> None:
+    # There are classes whose volumes grow while no pod uses them, and never else.
+    world = await running(storage={"size": "1Gi"})
+    await world.changed(hibernated=True)
+    await world.changed(hibernated=True, storage={"size": "2Gi"})
+    for number in (1, 2, 3):
+        claim = world.objects["PersistentVolumeClaim", f"{NAME}-{number}-data"]
+        assert claim["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    assert condition(world, "VolumesSized")["status"] == "True"
+    assert condition(world, "Ready")["reason"] == "Hibernated"
+
+
 async def test_nothing_waits_for_volumes_that_cannot_grow() -> None:
     world = await running()
     world.volumes_grow = False

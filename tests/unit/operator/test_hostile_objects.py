@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 from jobs_world import JobsWorld
 from operator_world import NAME, World, running
-from pgherd_operator.core.quantity import parse_quantity
+from pgherd_operator.api.quantity import parse_quantity
 from pgherd_operator.objects import config, names
 from pgherd_operator.shell.kube.interface import Manifest
 from pgherd_operator.shell.kube.queue import Queue

@@ -42,6 +42,8 @@ class ImportWorld(World):
             return await super().list(kind, namespace, selector)
         self.calls.add(("list", kind))
         strangers = await super().list(kind, namespace, selector)
+        if self.trouble == "no pod":
+            return strangers
         return [*strangers, *(self._pod(job) for job in self.jobs().values())]
 
     def _pod(self, job: Manifest) -> Manifest:
@@ -206,6 +208,15 @@ async def test_what_stops_it_for_a_while_is_told() -> None:
     }  # fmt: skip
     await world.reconcile()
     assert 'FailedMount: secret "old" not found' in world.condition[2]
+    # Where no pod can be made it is one about the Job.
+    world.trouble = "no pod"
+    world.objects["Event", "e"] |= {
+        "involvedObject": {"uid": world.jobs()["follow"]["metadata"]["uid"]},
+        "reason": "FailedCreate", "message": "exceeded quota: pods",
+    }  # fmt: skip
+    await world.reconcile()
+    assert world.condition[1] == "ImportStopped"
+    assert "FailedCreate: exceeded quota: pods" in world.condition[2]
 
 
 async def test_a_cut_over_ends_the_import_for_good() -> None:

@@ -187,6 +187,39 @@ async def test_what_the_driver_complains_of_is_told() -> None:
     assert it.reasons()[-1] == "JobFailed"
 
 
+def warn(it: JobsWorld, uid: str, reason: str, message: str) -> None:
+    """Somebody writes an Event about an object."""
+    it.objects["Event", it.uid()] = {
+        "metadata": {"namespace": "test"}, "type": "Warning", "reason": reason, "message": message,
+        "involvedObject": {"uid": uid}, "lastTimestamp": it.now.isoformat(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("spark", [True, False])
+async def test_who_keeps_a_driver_from_its_volumes_is_heard_in_events(spark: bool) -> None:
+    it = world(spark=spark)
+    await it.look()
+    it.runs()
+    it.objects["Pod", "driver"]["status"] = {"phase": "Pending"}
+    warn(it, "pod", "FailedMount", 'MountVolume.SetUp failed: secret "herd-jobs-tls" not found')
+    await it.look()
+    assert it.status()["phase"] == "Running"
+    assert 'FailedMount: MountVolume.SetUp failed: secret "herd-jobs' in it.status()["message"]
+    it.runs()
+    await it.look()
+    assert it.status()["message"] == ""
+
+
+async def test_a_job_whose_pod_is_refused_says_so() -> None:
+    it = world(spark=False)
+    await it.look()
+    workload = it.workload()
+    assert workload is not None
+    warn(it, workload["metadata"]["uid"], "FailedCreate", "Error creating: exceeded quota: pods")
+    await it.look()
+    assert "exceeded quota: pods" in it.status()["message"]
+
+
 @pytest.mark.parametrize(
     "newer",
     [
@@ -391,6 +424,15 @@ async def test_pods_of_jobs_are_restricted_and_not_taken_for_members(spark: bool
         assert found[names.JOB_OF] == HERD  # so that members hear them
 
 
+async def test_a_heap_in_the_letters_of_spark_is_refused_before_a_pod_is_made() -> None:
+    it = JobsWorld()
+    it.found_herd()
+    it.submit(spark={"memory": "512m"})  # half a byte
+    await it.look()
+    assert it.created == []
+    assert "spark.memory is at least 512Mi" in it.status()["message"]
+
+
 @pytest.mark.parametrize(
     "spec",
     [
@@ -400,6 +442,7 @@ async def test_pods_of_jobs_are_restricted_and_not_taken_for_members(spark: bool
         {"destination": {"volumeClaim": {"name": "backups", "path": "/etc"}}},
         {"cluster": "herd;x"},
         {"deadlineSeconds": 100000},
+        {"partSize": "256m"},
     ],
     ids=str,
 )
@@ -492,6 +535,24 @@ async def test_what_was_missed_is_made_up_for_once_and_not_too_late() -> None:
     it.passes(hours=30, minutes=20)
     await it.look(SCHEDULE)
     assert scheduled(it) == []
+
+
+@pytest.mark.parametrize("before", [{"suspend": True}, {"schedule": "50 12 1 1 *"}], ids=str)
+async def test_a_time_that_was_not_wanted_then_is_not_called_missed(before: dict[str, Any]) -> None:
+    wanted: dict[str, Any] = {"schedule": "0 * * * *", "suspend": False}
+    it = world(SCHEDULE, startingDeadlineSeconds=600, **wanted | before)
+    for _ in range(3):
+        await it.look(SCHEDULE)
+        it.passes(minutes=70)
+    it.objects[SCHEDULE, JOB]["spec"] |= wanted
+    it.objects[SCHEDULE, JOB]["metadata"]["generation"] = 2
+    for _ in range(2):
+        await it.look(SCHEDULE)
+    assert it.reasons() == []
+    assert it.status(SCHEDULE)["message"] == ""
+    it.passes(minutes=50)  # no operator meanwhile
+    await it.look(SCHEDULE)
+    assert it.reasons() == ["SnapshotSkipped"]
 
 
 async def test_times_are_those_of_the_zone_through_a_change_of_its_clocks() -> None:

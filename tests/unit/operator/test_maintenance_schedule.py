@@ -101,6 +101,43 @@ async def test_a_herd_that_is_not_reached_is_asked_again_until_the_time_is_over(
     assert len(it.asked_for) == 1
 
 
+async def test_a_time_that_passed_unheard_is_told_of_once() -> None:
+    it = world(startingDeadlineSeconds=120, schedule="0 * * * *")
+    await it.look_again()
+    it.passes(minutes=63)  # no operator meanwhile
+    for _ in range(2):
+        await it.look_again()
+    assert it.asked_for == []
+    assert it.reasons() == ["MaintenanceSkipped"]
+    assert "01:00 UTC" in it.events[0].message
+    assert it.condition("Ready")["status"] == "True"
+    it.passes(minutes=56)
+    it.states = {}  # and now there is no herd to ask
+    await it.look_again()
+    it.passes(minutes=5)
+    await it.look_again()
+    it.states = {2: "primary"}
+    await it.look_again()
+    assert it.reasons()[1:] == ["HerdNotReached", "MaintenanceSkipped"]
+    assert "02:00 UTC" in it.events[-1].message
+    it.passes(minutes=56)
+    await it.look_again()
+    assert len(it.asked_for) == 1
+
+
+async def test_a_time_that_passed_while_it_was_suspended_was_not_missed() -> None:
+    it = world(startingDeadlineSeconds=60, suspend=True, schedule="0 * * * *")
+    for _ in range(3):
+        await it.look_again()
+        it.passes(minutes=61)
+    it.objects[MAINTENANCE, "nightly"]["spec"]["suspend"] = False
+    it.objects[MAINTENANCE, "nightly"]["metadata"]["generation"] = 2
+    it.passes(minutes=20)
+    await it.look_again()
+    assert it.reasons() == []
+    assert it.asked_for == []
+
+
 async def test_a_missing_herd_and_a_wrong_time_are_said_and_one_that_sleeps_does_nothing() -> None:
     it = world(cluster="other")
     await it.look_again()

@@ -21,11 +21,13 @@ async def test_certificates_are_renewed_after_two_thirds_of_their_time() -> None
     ]
 
 
-@pytest.mark.parametrize("why", ["paused", "without a password"])
+@pytest.mark.parametrize("why", ["paused", "asleep", "without a password"])
 async def test_certificates_are_renewed_whatever_a_human_is_waited_for(why: str) -> None:
     world = await running()
     if why == "paused":
         world.change(maintenance={"paused": True})
+    elif why == "asleep":
+        world.change(hibernated=True)
     else:
         del world.objects["Secret", f"{NAME}-app"]
     await world.settle()

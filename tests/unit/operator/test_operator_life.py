@@ -4,11 +4,14 @@
 import copy
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from operator_world import NAME, World, condition, running
 from pgherd_operator.core.actions import Reason
 from pgherd_operator.objects import names
+from pgherd_operator.objects.model import Role
+from pgherd_operator.shell.observing.reading import labelled, parse_pod
 
 
 async def test_three_members_come_up_and_the_resource_says_so() -> None:
@@ -381,6 +384,34 @@ async def test_drift_is_repaired() -> None:
     assert {("PodDisruptionBudget", NAME), ("ConfigMap", f"{NAME}-2")} <= world.objects.keys()
 
 
+@pytest.mark.parametrize("value", [None, "reader"])
+@pytest.mark.parametrize("label", [names.CLUSTER, names.ROLE])
+async def test_a_pod_whose_labels_somebody_took_away_is_made_anew(
+    label: str, value: str | None
+) -> None:
+    # Services, the budget and the policy find it by them.
+    world = await running()
+    metadata = world.objects["Pod", f"{NAME}-2"]["metadata"]
+    before = dict(metadata["labels"])
+    metadata["labels"][label] = value
+    if value is None:
+        del metadata["labels"][label]
+    await world.settle()
+    found = world.objects["Pod", f"{NAME}-2"]["metadata"]
+    assert found["labels"] == before
+    assert found["uid"] != metadata["uid"]
+    assert [write for write in world.writes if write.startswith("delete Pod")] == [
+        f"delete Pod {NAME}-2"
+    ]
+    assert condition(world, "Ready")["status"] == "True"
+
+
+def test_a_pod_is_known_by_its_name_though_its_labels_are_gone() -> None:
+    item: dict[str, Any] = {"metadata": {"name": f"{NAME}-2", "uid": "u"}}
+    pod = parse_pod(labelled(item, NAME, {}))
+    assert (pod.number, pod.role, pod.revision) == (2, Role.DATABASE, "")
+
+
 async def test_a_certificate_that_lost_a_key_is_issued_again() -> None:
     world = await running()
     del world.objects["Secret", f"{NAME}-2-tls"]["data"]["tls.key"]
@@ -464,6 +495,30 @@ async def test_paused_means_that_nothing_is_written() -> None:
     world.writes.clear()
     await world.settle()
     assert world.writes == []
+
+
+async def test_a_paused_herd_does_not_claim_to_do_what_waits_for_it() -> None:
+    world = await running()
+    world.change(maintenance={"paused": True}, postgres={"parameters": {"work_mem": "8MB"}})
+    await world.settle()
+    for kind in ("Ready", "Progressing"):
+        told = condition(world, kind)
+        assert (told["status"], told["reason"]) == ("False", "Paused")
+        assert "is not done: herd-2 is out of date: replacing its pod" in told["message"]
+    assert world.resource["status"]["step"] == condition(world, "Progressing")["message"]
+    world.change(maintenance={"paused": True}, hibernated=True)
+    await world.settle()
+    assert condition(world, "Ready")["reason"] == "Paused"
+    await world.changed(maintenance={"paused": False}, hibernated=False)
+    assert condition(world, "Ready")["status"] == "True"
+
+
+async def test_a_paused_herd_that_lacks_nothing_is_ready() -> None:
+    world = await running()
+    world.change(maintenance={"paused": True})
+    await world.settle()
+    assert condition(world, "Ready")["status"] == "True"
+    assert condition(world, "Progressing")["reason"] == "Paused"
 
 
 async def test_the_partition_policy_reaches_the_sidecars() -> None:

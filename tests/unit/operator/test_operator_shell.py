@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 from cryptography import x509
-from pgherd_operator.core.actions import Reason
+from operator_api_server import ApiServer
+from operator_world import World
+from pgherd_operator.api.resource import parse_resource
+from pgherd_operator.core.actions import Event, Reason
 from pgherd_operator.core.observed import Ledger, Phase
 from pgherd_operator.objects.model import Role
 from pgherd_operator.shell.kube.client import Access, Client
 from pgherd_operator.shell.kube.election import DURATION_S, Election, LostLeadershipError
+from pgherd_operator.shell.kube.events import EventPoster
 from pgherd_operator.shell.kube.interface import ApiError, ConflictError, Manifest, NotFoundError
 from pgherd_operator.shell.kube.queue import Queue
 from pgherd_operator.shell.main import Changes, handlers, release
@@ -165,6 +169,20 @@ async def test_a_leader_that_was_replaced_steps_down() -> None:
     await candidate(leases, "b", clock).acquire()
     with pytest.raises(LostLeadershipError):
         await leader.keep()
+
+
+async def test_an_event_has_room_for_any_letters() -> None:
+    # The API server counts bytes, and refuses an Event with more than 1024 of them.
+    api = ApiServer()
+    about = World()
+    about.submit()
+    cluster = parse_resource(about.resource)
+    async with asyncio.TaskGroup() as group:
+        poster = EventPoster(api, group, "operator-0")
+        poster.tell(cluster, Event(Reason.MEMBERS_DIFFER, "\u4e16" * 500))
+        poster.tell(cluster, Event(Reason.MEMBERS_DIFFER, "a" * 2000))
+    messages = [item["message"] for (kind, _), item in api.objects.items() if kind == "Event"]
+    assert [len(one.encode()) for one in messages] == [1023, 1024]
 
 
 async def test_a_herd_that_hangs_delays_no_other() -> None:

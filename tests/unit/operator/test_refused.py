@@ -1,11 +1,13 @@
 """Whatever stops progress is told in the words of who refused, and stops nothing else."""
 
+import asyncio
 import copy
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession
+from operator_api_server import Fault, Killed
 from operator_world import NAME, World, condition, running
 from pgherd_operator.core.observed import Pod
 from pgherd_operator.objects import config, network
@@ -13,6 +15,7 @@ from pgherd_operator.objects.model import Release
 from pgherd_operator.shell import main
 from pgherd_operator.shell.kube.election import Election
 from pgherd_operator.shell.kube.interface import ApiError, Manifest, NotFoundError
+from pgherd_operator.shell.kube.queue import Queue
 from pgherd_operator.shell.observing.reading import parse_pod, pod_trouble
 from pgherd_operator.shell.observing.sidecars import SidecarRefusedError
 from test_objects import DATABASE, cluster
@@ -45,6 +48,34 @@ async def test_a_herd_without_pod_monitors_comes_up_and_says_what_is_missing(
     await world.settle()
     assert condition(world, "Reconciled")["status"] == "True"
     assert ("PodMonitor", NAME) in world.objects
+
+
+@pytest.mark.parametrize("fault", ["error", "lost-answer", "killed-before", "killed-after"])
+async def test_a_pod_monitor_that_is_not_wanted_any_more_goes(fault: Fault) -> None:
+    world = await running(monitoring={"podMonitor": True})
+    world.change(monitoring={"podMonitor": False})
+    world.fault = 0, fault
+    try:
+        await world.settle()
+    except Killed:
+        await world.settle()
+    assert ("PodMonitor", NAME) not in world.objects
+    assert condition(world, "Reconciled")["status"] == "True"
+
+
+async def test_a_pod_monitor_of_somebody_else_stays() -> None:
+    world = await running(monitoring={"podMonitor": True})
+    del world.objects["PodMonitor", NAME]["metadata"]["ownerReferences"]
+    await world.changed(monitoring={"podMonitor": False})
+    assert ("PodMonitor", NAME) in world.objects
+
+
+async def test_who_may_not_see_an_unwanted_pod_monitor_goes_on() -> None:
+    world = await running(monitoring={"podMonitor": True})
+    world.refused["get PodMonitor"] = FORBIDDEN
+    await world.changed(monitoring={"podMonitor": False}, instances=4)
+    assert world.voters() == {1, 2, 3, 4}
+    assert condition(world, "Ready")["status"] == "True"
 
 
 async def test_a_volume_that_is_refused_keeps_no_member_from_being_replaced() -> None:
@@ -361,6 +392,19 @@ async def test_a_herd_that_cannot_be_looked_at_says_so() -> None:
     assert condition(world, "Ready")["status"] == "True"
 
 
+async def test_a_herd_that_cannot_go_says_why() -> None:
+    world = await running()
+    text = "GET networkpolicies: 403 networkpolicies is forbidden"
+    world.refused = {"list NetworkPolicy": ApiError(403, text)}
+    world.remove_resource()
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    assert text in world.resource["status"]["step"]
+    assert condition(world, "Reconciled")["reason"] == "ActionFailed"
+    world.refused.clear()
+    await world.removed()
+
+
 class Unwilling(World):
     """A herd that lets nobody leave."""
 
@@ -482,12 +526,28 @@ async def test_an_operator_that_cannot_stand_for_election_is_not_ready(
         await health.cleanup()
 
 
-def test_what_was_seen_of_a_deleted_resource_is_forgotten() -> None:
-    changes = main.Changes()
-    metadata: Manifest = {"uid": "u", "generation": 1}
-    assert changes.matter(metadata)
-    changes.forget("u")
-    assert changes.matter(metadata)
+async def test_what_was_seen_of_a_deleted_resource_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[main.Changes] = []
+
+    class Watched(main.Changes):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(main, "Changes", Watched)
+    woken: list[str] = []
+    queue = Queue(lambda *_: asyncio.sleep(0), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(queue, "wake", lambda _, name: woken.append(name))
+    registry = main.handlers(queue, {"Snapshot": queue})
+    found: list[Any] = list(registry._watching.get_all_handlers())
+    for kind in ("ADDED", "MODIFIED", "DELETED"):
+        for handler in found:
+            meta: Manifest = {"uid": f"of {handler.id}", "generation": 1}
+            await handler.fn(namespace="n", name=kind, meta=meta, type=kind)
+    assert woken == ["ADDED"] * 2 + ["DELETED"] * 2
+    assert [one._seen for one in made] == [{}, {}]
 
 
 def test_a_pod_is_read_with_its_trouble() -> None:

@@ -70,6 +70,18 @@ async def test_a_pod_that_is_made_anew_before_has_the_images_of_the_others() -> 
     assert images(world) == {"sidecar:2", "postgres:2"}
 
 
+async def test_a_lost_ledger_upgrades_no_herd_that_waits() -> None:
+    world = await running(maintenance={"upgrades": "Manual"})
+    world.release, before = NEW, uids(world)
+    del world.objects["ConfigMap", f"{NAME}-herd"]
+    await looks(world, 10)
+    assert uids(world) == before
+    assert "upgrades is Manual" in condition(world, "Upgraded")["message"]
+    await world.changed(maintenance={"upgrades": "Automatic"})
+    assert images(world) == {"sidecar:2", "postgres:2"}
+    assert condition(world, "Upgraded")["status"] == "True"
+
+
 async def test_what_a_user_changes_waits_for_no_release() -> None:
     world = await running(maintenance={"upgrades": "Manual"})
     before = uids(world)

@@ -14,6 +14,9 @@ from pgherd_operator.shell.kube.interface import ApiError, KubernetesApi
 
 log = structlog.get_logger()
 
+_MESSAGE_BYTES = 1024
+"""An Event with more of them is refused."""
+
 
 class Subject(Protocol):
     """A resource, as far as an Event names it."""
@@ -59,7 +62,7 @@ class EventPoster:
             "type": event.kind,
             "reason": event.reason.value,
             "action": event.reason.value,
-            "message": event.message[:1024],
+            "message": event.message.encode()[:_MESSAGE_BYTES].decode(errors="ignore"),
             "eventTime": now.isoformat(timespec="microseconds"),
             "reportingComponent": names.FIELD_MANAGER,
             "reportingInstance": self._instance,

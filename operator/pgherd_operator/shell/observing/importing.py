@@ -62,10 +62,10 @@ async def _job(
     outcome: Mapping[str, Any] = {}
     told: Mapping[str, Any] = {}
     trouble = ""
-    for pod in sorted(pods, key=lambda one: str(one["metadata"].get("creationTimestamp"))):
-        owners_of = pod["metadata"].get("ownerReferences", ())  # anybody may give our label
-        if not any(one["uid"] == metadata["uid"] for one in owners_of):
-            continue
+    own = [pod for pod in pods if _is_of(metadata["uid"], pod)]
+    if not own and not ended:  # who refuses to make pods says so of the Job
+        trouble = await warned(api, metadata["namespace"], metadata["uid"])
+    for pod in sorted(own, key=lambda one: str(one["metadata"].get("creationTimestamp"))):
         status = pod.get("status", {})
         outcome = _outcome(status) or outcome
         trouble = pod_trouble(status)
@@ -82,6 +82,11 @@ async def _job(
         told=told,
         trouble=trouble,
     )
+
+
+def _is_of(job: str, pod: Manifest) -> bool:
+    """Whether a pod is the Job's; anybody may give it our label."""
+    return any(one["uid"] == job for one in pod["metadata"].get("ownerReferences", ()))
 
 
 def _outcome(status: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ member that hangs delays the others' reconciliation by no more than that.
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core import imports, taken, users
 from pgherd_operator.core.observed import (
     Imported,
+    Key,
     Ledger,
     Observed,
     ObservedVolume,
@@ -60,7 +62,11 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
     expected = {key for key in taken.expected(cluster, seats) if key[0] not in unreadable}
     whose = await owners.tell_apart(api, cluster, listed, expected)
     pods = by_number(
-        [item for (kind, _), item in whose.ours.items() if kind == "Pod"],
+        [
+            labelled(item, cluster.name, volumes)
+            for (kind, _), item in whose.ours.items()
+            if kind == "Pod"
+        ],
         parse_pod,
         lambda number: names.member(cluster.name, number),
     )
@@ -71,6 +77,7 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
         _with_warnings(api, cluster, pods, volumes),
     )
     ledger = parse_ledger(objects.get(("ConfigMap", names.ledger(cluster.name))))
+    objects |= await _unwanted_monitor(api, cluster, ledger)
     views = [report.view for report in reports.values() if report.view is not None]
     known = volumes.keys() | pods.keys()
     foreign = {
@@ -93,6 +100,25 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
         unreadable=unreadable,
         reports=reports,
     )
+
+
+def labelled(item: Manifest, herd: str, volumes: Mapping[int, ObservedVolume]) -> Manifest:
+    """A pod of the herd's own with the labels that services, the budget and the policy go by.
+
+    One that somebody has changed is out of date, whatever it was made from: labels of a pod are
+    not put right while it runs.
+    """
+    metadata = item["metadata"]
+    number, labels = names.number_of(herd, metadata["name"]), metadata.get("labels") or {}
+    if number is None:
+        return item
+    volume = volumes.get(number)
+    role = volume.role if volume is not None else labels.get(names.ROLE, Role.DATABASE)
+    wanted = {names.CLUSTER: herd, names.MEMBER: str(number), names.ROLE: role}
+    if all(labels.get(name) == value for name, value in wanted.items()):
+        return item
+    annotations = {**(metadata.get("annotations") or {}), names.REVISION: ""}
+    return item | {"metadata": metadata | {"labels": labels | wanted, "annotations": annotations}}
 
 
 async def _listed(
@@ -123,6 +149,28 @@ async def _listed(
     kinds = [*SHARED_KINDS, "PersistentVolumeClaim", "Pod", *optional]
     lists = await asyncio.gather(*map(listed, kinds))
     return dict(zip(kinds, lists, strict=True)), unreadable
+
+
+async def _unwanted_monitor(
+    api: KubernetesApi, cluster: Cluster, ledger: Ledger | None
+) -> dict[Key, Manifest]:
+    """The PodMonitor that the spec before wanted; where none was wanted nobody looks for one."""
+    if ledger is None or cluster.spec.monitoring.pod_monitor or not _monitored(ledger):
+        return {}
+    try:
+        found = await api.get("PodMonitor", cluster.namespace, cluster.name)
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        return {}
+    return {("PodMonitor", cluster.name): found} if owners.is_owned(found, cluster) else {}
+
+
+def _monitored(ledger: Ledger) -> bool:
+    try:
+        return bool(json.loads(ledger.spec)["monitoring"]["podMonitor"])
+    except (LookupError, RecursionError, TypeError, ValueError):  # none was kept, or edited
+        return False
 
 
 async def _with_warnings(
