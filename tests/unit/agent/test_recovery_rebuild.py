@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,8 @@ from pgherd_sidecar.agent.checkpoint import certstate
 from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.membership.identity import StoredIdentity
-from pgherd_sidecar.agent.recovery import partners
+from pgherd_sidecar.agent.recovery import basebackup, partners
+from pgherd_sidecar.agent.recovery.means import LocalMeans
 from pgherd_sidecar.agent.recovery.partners import (
     NoPartnerError,
     Offer,
@@ -30,7 +32,7 @@ from pgherd_sidecar.agent.recovery.partners import (
     choose_partner,
     conninfo,
 )
-from pgherd_sidecar.agent.recovery.progress import Phase, load_progress
+from pgherd_sidecar.agent.recovery.progress import Phase, RebuildProgress, load_progress
 from pgherd_sidecar.agent.recovery.rebuild import Rebuild
 from pgherd_sidecar.agent.service import replica as replica_module
 from pgherd_sidecar.agent.service.replica import Replica
@@ -38,6 +40,7 @@ from pgherd_sidecar.agent.service.sessions import Sessions
 from pgherd_sidecar.agent.standing.standing import Standing
 from pgherd_sidecar.core.consensus import LogBase, Membership
 from pgherd_sidecar.env.processes.programs import ProgramError
+from pgherd_sidecar.env.storage import durable
 from psycopg.conninfo import conninfo_to_dict
 
 STATE = CertificationState(
@@ -144,6 +147,12 @@ class World:
         await asyncio.sleep(0)
         needed = 0 if self.checkpoint is None else self.checkpoint.needed_base.position
         assert self.leased == needed
+
+    def make_room(self, source_of: str | None = None) -> None:
+        self.copies = {n: what for n, what in self.copies.items() if n == source_of}
+
+    async def discard(self) -> None:
+        self.make_room()
 
     async def note_sequences(self) -> None:
         self.act("note sequences")
@@ -559,6 +568,111 @@ async def test_a_node_that_is_rebuilt_again_and_again_is_given_up(tmp_path: Path
     fields["begun"] = [when - 4000 for when in fields["begun"]]  # more than an hour ago
     file.write_text(json.dumps(fields))
     assert sidecar(tmp_path, world).begin("it has diverged")
+
+
+class FullDisk:
+    """Nothing can be written while a part of a copy is there."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._world, self._write = world, durable.replace
+        monkeypatch.setattr(durable, "replace", self.replace)
+
+    def replace(self, directory: Path, name: str, content: bytes, mode: int = 0o666) -> None:
+        if "part" in self._world.copies.values():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._write(directory, name, content, mode)
+
+
+@pytest.mark.parametrize("dumps", [False, True], ids=["files", "dump"])
+async def test_a_copy_that_has_filled_the_disk_goes_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dumps: bool
+) -> None:
+    world = World(dumps=dumps, failures=[ProgramError("No space left on device")])
+    FullDisk(world, monkeypatch)
+    assert await rebuilt(tmp_path, world)
+    assert_rebuilt(tmp_path, world)
+
+
+async def test_a_copy_that_has_filled_the_disk_goes_when_it_could_not_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(dumps=True)
+    FullDisk(world, monkeypatch)
+
+    async def fail_once(name: str, on_progress: Callable[[int, int], None]) -> None:
+        del world.load
+        world.copies[name] = "part"
+        raise ProgramError("No space left on device")
+
+    world.load = fail_once  # type: ignore[method-assign]
+    assert await rebuilt(tmp_path, world)
+    assert_rebuilt(tmp_path, world)
+
+
+async def test_a_copy_that_had_filled_the_disk_when_the_sidecar_died_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    FullDisk(world, monkeypatch)
+    assert sidecar(tmp_path, world).begin("it has diverged")
+    world.copies = {"pgdata.copy-1": "part"}
+    assert await finished(sidecar(tmp_path, world))
+    assert_rebuilt(tmp_path, world)
+
+
+async def test_what_was_given_up_takes_no_room(tmp_path: Path) -> None:
+    world = World(failures=[ProgramError("disk full") for _ in range(99)])
+    assert not await rebuilt(tmp_path, world)
+    assert world.copies == {}
+
+
+async def test_what_was_refused_takes_no_room(tmp_path: Path) -> None:
+    world = World(hashes="other")
+    assert not await rebuilt(tmp_path, world)
+    assert world.copies == {}
+
+
+@pytest.mark.parametrize(
+    ("phase", "given_up", "left"),
+    [
+        (Phase.COPYING, False, set()),
+        (Phase.LOADING, False, {"pgdata.copy-1.source"}),
+        (Phase.SETTLING, False, {"pgdata.copy-0", "pgdata.copy-1", "pgdata.copy-1.source"}),
+        (Phase.SETTLING, True, set()),
+    ],
+)
+async def test_an_unfinished_copy_goes_before_the_log_is_opened(
+    tmp_path: Path, phase: Phase, given_up: bool, left: set[str]
+) -> None:
+    """The log makes a file of zeros at once, for which there may be no room beside the copy."""
+    config, _ = config_in(tmp_path)
+    for name in ("pgdata.copy-0", "pgdata.copy-1", "pgdata.copy-1.source"):
+        (tmp_path / name).mkdir()
+    RebuildProgress(phase, "why", copy="pgdata.copy-1", given_up=given_up).save(tmp_path)
+    identity = StoredIdentity(config)
+    host = LogHost(config, disk="d", on_failure=lambda error: None, on_split=lambda: None)
+    Replica(config, host, identity)
+    identity.close()
+    assert {path.name for path in tmp_path.glob("pgdata.*")} == left
+
+
+@pytest.mark.parametrize("database", [True, False])
+async def test_what_an_earlier_rebuild_has_kept_makes_room_if_there_is_a_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: bool
+) -> None:
+    async def copied(*_: object, **__: object) -> None:
+        assert kept.exists() != database
+
+    monkeypatch.setattr(basebackup, "copy", copied)
+    config, recovery = config_in(tmp_path)
+    recovery.data_directory.mkdir()
+    if database:
+        (recovery.data_directory / "PG_VERSION").touch()
+    kept = basebackup.replaced(recovery.data_directory)
+    kept.mkdir()
+    host = LogHost(config, disk="d", on_failure=lambda error: None, on_split=lambda: None)
+    await LocalMeans(config, recovery, host).copy(partner("n1"), "c", None, lambda *_: None)
+    assert kept.exists() != database
 
 
 async def test_an_administrator_may_begin_one_that_was_given_up(tmp_path: Path) -> None:

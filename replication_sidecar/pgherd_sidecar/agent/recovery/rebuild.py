@@ -8,6 +8,9 @@ A failure is retried with growing pauses, and after ``_FAILURES_MAX`` of them th
 up. A node that needs ``_BEGUN_MAX`` rebuilds within ``_WINDOW_S`` has a cause that no copy repairs
 and is given up too. Waiting for a partner is no failure.
 
+A copy that is of no use any more is removed before anything is written: it may have filled the
+disk, which the member's log is on, too.
+
 Called by ``sessions`` between two sessions with the server.
 """
 
@@ -90,6 +93,14 @@ class Rebuild:
     def drop(self) -> None:
         """The old database can go on after all."""
         self._save(RebuildProgress(begun=self._progress.begun))
+
+    def make_room(self) -> None:
+        """Remove what no phase goes on from; it blocks, and comes before the log is opened."""
+        progress = self._progress
+        if progress.phase is Phase.COPYING or progress.given_up:
+            self._means.make_room()
+        elif progress.phase is Phase.LOADING:
+            self._means.make_room(source_of=progress.copy)
 
     @property
     def willing(self) -> bool:
@@ -205,6 +216,7 @@ class Rebuild:
     async def run(self) -> bool:
         """Do what is left until the server runs on the copy; False when it is given up."""
         if self._progress.phase is Phase.COPYING:
+            await self._means.discard()
             await self._means.note_sequences()
         while True:
             phase, began_s = self._progress.phase, time.monotonic()
@@ -217,10 +229,13 @@ class Rebuild:
             except NoPartnerError as error:
                 await self._pause(str(error))
             except UnfitError as error:
+                await self._means.discard()
                 self._save(replace(self._progress, refusal=str(error), given_up=True))
                 log.error("rebuild.refused", reason=str(error))
                 return False
             except (ProgramError, OSError) as error:
+                if self._progress.phase is Phase.COPYING:
+                    await self._means.discard()
                 self._fail(str(error))
                 if self._progress.given_up:
                     return False
@@ -416,6 +431,7 @@ class Rebuild:
         try:
             yield
         except (ProgramError, OSError):
+            await self._means.discard()  # without it this phase fails again, and ends here
             self._save(replace(self._progress, phase=Phase.COPYING))
             raise
 
