@@ -69,6 +69,7 @@ async def open_server(
 
     Raises:
         LeftBehindError: the database and the log don't meet.
+        UnreadableError: whether they do is told by a checkpoint of another version.
         IdentityError: the database is further than the sidecar's directory.
         DivergedError, psycopg.Error, ServerGoneError: as for ``prepare_server``.
     """
@@ -93,8 +94,8 @@ async def open_server(
         _check_log(config, host, server.chain_end)
         await stack.enter_async_context(deadman.armed(config, admin))
         apply, repair = await pipeline("pgherd apply"), await pipeline("pgherd repair")
-        state = certstate.state_for(
-            certstate.read(config.data_dir),
+        state = certstate.state_in(
+            config.data_dir,
             ReplicatedState(host.extent.first_numbers, config.limits.certification_keys),
             chain_end=server.chain_end,
             log_base=host.extent.base,
