@@ -460,6 +460,20 @@ async def test_without_any_checkpoint_the_whole_log_must_be_here(tmp_path: Path)
     assert certstate.read(tmp_path) is None  # the old one covers more than the copy may hold
 
 
+@pytest.mark.parametrize("phase", [Phase.LOADING, Phase.SETTLING, Phase.INSTALLING])
+async def test_a_copy_whose_checkpoint_is_lost_is_made_anew(tmp_path: Path, phase: Phase) -> None:
+    """Without it a new member's log would never begin."""
+    world = World("lost", joins=True, dumps=True, log_end=0)
+    name, state = "pgdata.copy-1", "own" if phase is Phase.INSTALLING else "raw"
+    world.copies = {name: state}
+    RebuildProgress(phase, "it joins", copy=name, fingerprint="abc", log_lost=True).save(tmp_path)
+    (tmp_path / "checkpoint.copy").write_bytes(b"rotten")
+    world.take_long = lambda: asyncio.sleep(0)  # type: ignore[method-assign]
+    assert await finished(sidecar(tmp_path, world))
+    assert_rebuilt(tmp_path, world)
+    assert world.log_base == STATE.needed_base.position
+
+
 async def test_a_checkpoint_that_is_too_old_for_the_log_is_waited_for(tmp_path: Path) -> None:
     world = Slow(checkpoint=None, log_base=70)
     assert await rebuilt(tmp_path, world)

@@ -336,7 +336,7 @@ class Rebuild:
     async def _settle(self) -> None:
         """Make the copy this member's own; one that can't be is dropped."""
         assert self._progress.copy is not None
-        state = certstate.read(self._config.data_dir, _STAGED)
+        state = self._staged_state()
         needed_gid = state.last_commit if state is not None else 0
         fingerprint = self._progress.fingerprint
         async with self._anew_if_it_fails():
@@ -347,7 +347,7 @@ class Rebuild:
         """Exchange the directories, and put the checkpoint of the copy into place."""
         assert self._progress.copy is not None
         means, directory = self._means, self._config.data_dir
-        state = certstate.read(directory, _STAGED)
+        state = self._staged_state()
         if state is not None and state.position < means.log_behind:
             self._save(replace(self._progress, phase=Phase.COPYING))
             raise ProgramError("the copy is too old already: the others' logs begin after it")
@@ -380,6 +380,19 @@ class Rebuild:
         await self._means.start_server()
 
     # ---- help --------------------------------------------------------------------------------
+
+    def _staged_state(self) -> CertificationState | None:
+        """Return the checkpoint that was fetched with the copy, if there was one.
+
+        Raises:
+            ProgramError: it can't be read any more, so the copy is of no use. Without it a log that
+                does not hold what follows the copy would never begin.
+        """
+        state = certstate.read(self._config.data_dir, _STAGED)
+        if state is None and (self._needs_others_log or self._means.log_base > 0):
+            self._save(replace(self._progress, phase=Phase.COPYING))
+            raise ProgramError("the checkpoint that belongs to the copy is lost")
+        return state
 
     def _copied_state(self, phase: Phase) -> CertificationState | None:
         """Return the checkpoint that belongs to the copy, once there is one."""
