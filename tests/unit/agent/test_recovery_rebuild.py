@@ -7,7 +7,8 @@ import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from uuid import uuid4
+from typing import cast
+from uuid import UUID, uuid4
 
 import pytest
 from pgherd_sidecar.agent.base.config import (
@@ -23,6 +24,7 @@ from pgherd_sidecar.agent.checkpoint import certstate
 from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.membership.identity import StoredIdentity
+from pgherd_sidecar.agent.membership.notes import SPLIT_AT, Note
 from pgherd_sidecar.agent.recovery import basebackup, partners
 from pgherd_sidecar.agent.recovery.means import LocalMeans
 from pgherd_sidecar.agent.recovery.partners import (
@@ -37,14 +39,16 @@ from pgherd_sidecar.agent.recovery.rebuild import Rebuild
 from pgherd_sidecar.agent.service import replica as replica_module
 from pgherd_sidecar.agent.service.replica import Replica
 from pgherd_sidecar.agent.service.sessions import Sessions
+from pgherd_sidecar.agent.session import opening
 from pgherd_sidecar.agent.standing.standing import Standing
 from pgherd_sidecar.core.consensus import LogBase, Membership
 from pgherd_sidecar.env.processes.programs import ProgramError
 from pgherd_sidecar.env.storage import durable
 from psycopg.conninfo import conninfo_to_dict
 
+CLUSTER = uuid4()
 STATE = CertificationState(
-    cluster_id="c",
+    cluster_id=str(CLUSTER),
     position=100,
     last_commit=90,
     term=2,
@@ -258,7 +262,7 @@ def config_in(directory: Path) -> tuple[NodeConfig, RecoverySettings]:
         partners=(partner("n1"), partner("n2")),
     )
     config = NodeConfig(
-        cluster_id=uuid4(),
+        cluster_id=CLUSTER,
         name="n3",
         number=3,
         members=(MemberAddress(name="n3", number=3, host="127.0.0.1", port=1),),
@@ -271,9 +275,12 @@ def config_in(directory: Path) -> tuple[NodeConfig, RecoverySettings]:
     return config, recovery
 
 
-def sidecar(directory: Path, world: World, snapshot: Path | None = None) -> Rebuild:
+def sidecar(
+    directory: Path, world: World, snapshot: Path | None = None, cluster: UUID = CLUSTER
+) -> Rebuild:
     """The rebuild as a sidecar has it that has just been started."""
     config, recovery = config_in(directory)
+    config = config.model_copy(update={"cluster_id": cluster})
     method = "dump" if world.dumps else "basebackup"
     asked = recovery.model_copy(update={"method": method, "snapshot": snapshot})
     return Rebuild(config, asked, world)
@@ -474,6 +481,76 @@ async def test_a_copy_whose_checkpoint_is_lost_is_made_anew(tmp_path: Path, phas
     assert world.log_base == STATE.needed_base.position
 
 
+@pytest.mark.parametrize("crash_at", [5, 6])
+@pytest.mark.parametrize(("split_at", "copies"), [(99, 2), (100, 1)], ids=["beyond", "common"])
+async def test_a_copy_beyond_what_was_common_when_the_member_split_off_is_made_anew(
+    tmp_path: Path, crash_at: int, split_at: int, copies: int
+) -> None:
+    """Else its log would begin after a position of the other cluster's."""
+    world = World(crash_at=crash_at, half=True, log_end=50, log_behind=80)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it was left behind")
+    with pytest.raises(Crash):
+        await finished(rebuild)
+    assert load_progress(tmp_path).phase in (Phase.SETTLING, Phase.INSTALLING)
+    successor = uuid4()
+    Note(tmp_path, SPLIT_AT).write(str(split_at))
+    world.log_end, world.log_behind = split_at, 0
+    if copies == 2:
+        world.checkpoint = replace(STATE, cluster_id=str(successor))
+    assert await finished(sidecar(tmp_path, world, cluster=successor))
+    assert_rebuilt(tmp_path, world)
+    assert world.acts.count("copy") == copies
+
+
+async def test_a_checkpoint_of_another_cluster_is_not_taken(tmp_path: Path) -> None:
+    """Its partner has split off, this moment or just before this member was linked with it."""
+    world = Slow(checkpoint=replace(STATE, cluster_id="another"))
+    assert await rebuilt(tmp_path, world)
+    assert_rebuilt(tmp_path, world)
+    assert (world.pauses, world.acts.count("copy")) == (1, 1)
+
+
+class Log:
+    """A log with an end."""
+
+    def __init__(self, last: int) -> None:
+        self.extent = self
+        self.last = last
+
+
+@pytest.mark.parametrize(
+    ("phase", "chain_end", "covered", "fits"),
+    [
+        (Phase.STARTING, 950, 950, True),
+        (Phase.STARTING, 951, 950, False),
+        (Phase.STARTING, 940, 951, False),
+        (Phase.IDLE, 1000, 1000, True),
+    ],
+)
+def test_an_installed_copy_beyond_what_was_common_at_a_split_is_not_gone_on_with(
+    tmp_path: Path, phase: Phase, chain_end: int, covered: int, fits: bool
+) -> None:
+    """The log of the new cluster may be longer by now, and another one there."""
+    config, _ = config_in(tmp_path)
+    RebuildProgress(phase).save(tmp_path)
+    replace(STATE, position=covered).write(tmp_path)
+    Note(tmp_path, SPLIT_AT).write("950")
+    log = cast("LogHost", Log(2000))
+    with contextlib.nullcontext() if fits else pytest.raises(LeftBehindError, match="split off"):
+        opening.require_log(config, log, chain_end)
+    if fits and phase is Phase.STARTING:
+        opening.require_log(config, log, 2000)  # it has gone on from there
+
+
+async def test_what_was_common_at_a_split_counts_for_no_later_copy(tmp_path: Path) -> None:
+    Note(tmp_path, SPLIT_AT).write("1")
+    world = World()
+    assert await rebuilt(tmp_path, world)
+    assert_rebuilt(tmp_path, world)
+    assert not Note(tmp_path, SPLIT_AT).text
+
+
 async def test_a_checkpoint_that_is_too_old_for_the_log_is_waited_for(tmp_path: Path) -> None:
     world = Slow(checkpoint=None, log_base=70)
     assert await rebuilt(tmp_path, world)
@@ -646,6 +723,10 @@ async def test_what_was_refused_takes_no_room(tmp_path: Path) -> None:
     assert world.copies == {}
 
 
+def copies_in(directory: Path) -> set[str]:
+    return {path.name for path in directory.glob("pgdata.*")}
+
+
 @pytest.mark.parametrize(
     ("phase", "given_up", "left"),
     [
@@ -667,7 +748,7 @@ async def test_an_unfinished_copy_goes_before_the_log_is_opened(
     host = LogHost(config, disk="d", on_failure=lambda error: None, on_split=lambda: None)
     Replica(config, host, identity)
     identity.close()
-    assert {path.name for path in tmp_path.glob("pgdata.*")} == left
+    assert copies_in(tmp_path) == left
 
 
 @pytest.mark.parametrize("database", [True, False])

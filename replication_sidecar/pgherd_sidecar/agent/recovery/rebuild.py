@@ -29,6 +29,7 @@ from pgherd_sidecar.agent.base.config import NodeConfig, PartnerServer, Recovery
 from pgherd_sidecar.agent.base.errors import UnfitError
 from pgherd_sidecar.agent.checkpoint import certstate
 from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
+from pgherd_sidecar.agent.membership.notes import SPLIT_AT, Note
 from pgherd_sidecar.agent.recovery.means import Means
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError, choose_partner
 from pgherd_sidecar.agent.recovery.progress import Phase, RebuildProgress, load_progress
@@ -273,6 +274,7 @@ class Rebuild:
     async def _copy(self) -> None:
         """Choose a partner, fetch its checkpoint, and copy its database; or open a snapshot."""
         progress, means, recovery = self._progress, self._means, self._recovery
+        Note(self._config.data_dir, SPLIT_AT).clear()  # it was about an earlier copy
         logical = recovery.method == "dump"
         from_snapshot = means.joins and recovery.snapshot is not None
         major = 0 if logical or from_snapshot else await means.major()
@@ -324,12 +326,16 @@ class Rebuild:
     async def _new_enough(
         self, partner: PartnerServer, needed: int, wanted: int
     ) -> CertificationState | None:
-        """Ask for a checkpoint that will do: its partner makes one at once."""
+        """Ask for a checkpoint that will do: its partner makes one at once.
+
+        One from before the partner split off, or after it did so this moment, will not.
+        """
         for _ in range(_LOOKS):
             state = await self._means.state(partner, wanted)
-            will_do = state is not None and state.position >= needed and state.newest >= wanted
-            if will_do or wanted == 0:
-                return state
+            if state is None or state.cluster_id == str(self._config.cluster_id):
+                new = state is not None and state.position >= needed and state.newest >= wanted
+                if new or wanted == 0:
+                    return state
             await self._means.pause(_LOOK_S)
         raise NoPartnerError(f"{partner.member} has no checkpoint at {wanted} or later yet")
 
@@ -386,12 +392,20 @@ class Rebuild:
 
         Raises:
             ProgramError: it can't be read any more, so the copy is of no use. Without it a log that
-                does not hold what follows the copy would never begin.
+                does not hold what follows the copy would never begin. Or it is of another cluster:
+                then it is of use only as far as both have the same log.
         """
-        state = certstate.read(self._config.data_dir, _STAGED)
+        config = self._config
+        state, trouble = certstate.read(config.data_dir, _STAGED), ""
         if state is None and (self._needs_others_log or self._means.log_base > 0):
+            trouble = "the checkpoint that belongs to the copy is lost"
+        elif state is not None and state.cluster_id != str(config.cluster_id):
+            common = int(Note(config.data_dir, SPLIT_AT).text or 0)
+            if state.newest > common:
+                trouble = f"the copy is of cluster {state.cluster_id}"
+        if trouble:
             self._save(replace(self._progress, phase=Phase.COPYING))
-            raise ProgramError("the checkpoint that belongs to the copy is lost")
+            raise ProgramError(trouble)
         return state
 
     def _copied_state(self, phase: Phase) -> CertificationState | None:
