@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import errno
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 from uuid import UUID, uuid4
 
@@ -737,7 +739,7 @@ def copies_in(directory: Path) -> set[str]:
     ],
 )
 async def test_an_unfinished_copy_goes_before_the_log_is_opened(
-    tmp_path: Path, phase: Phase, given_up: bool, left: set[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: Phase, given_up: bool, left: set[str]
 ) -> None:
     """The log makes a file of zeros at once, for which there may be no room beside the copy."""
     config, _ = config_in(tmp_path)
@@ -746,9 +748,13 @@ async def test_an_unfinished_copy_goes_before_the_log_is_opened(
     RebuildProgress(phase, "why", copy="pgdata.copy-1", given_up=given_up).save(tmp_path)
     identity = StoredIdentity(config)
     host = LogHost(config, disk="d", on_failure=lambda error: None, on_split=lambda: None)
-    Replica(config, host, identity)
+    there = copies_in(tmp_path)
+    for free, after in ((1 << 30, there), ((1 << 30) - 1, left)):
+        used = SimpleNamespace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, used=used: used)
+        Replica(config, host, identity)
+        assert copies_in(tmp_path) == after
     identity.close()
-    assert copies_in(tmp_path) == left
 
 
 @pytest.mark.parametrize("database", [True, False])

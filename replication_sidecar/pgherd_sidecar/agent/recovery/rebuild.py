@@ -16,6 +16,7 @@ Called by ``sessions`` between two sessions with the server.
 
 import asyncio
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -47,6 +48,8 @@ _BEGUN_MAX = 3
 _WINDOW_S = 3600.0
 _PAUSE_MAX_S = 30.0
 _LOOKS, _LOOK_S = 20, 0.1
+_ROOM_BYTES = 1 << 30
+"""Enough for the log to begin with."""
 _BEFORE_INSTALLED = (Phase.COPYING, Phase.LOADING, Phase.SETTLING)
 
 
@@ -96,8 +99,13 @@ class Rebuild:
         self._save(RebuildProgress(begun=self._progress.begun))
 
     def make_room(self) -> None:
-        """Remove what no phase goes on from; it blocks, and comes before the log is opened."""
+        """Remove what no phase goes on from, if the disk has no room without that.
+
+        It blocks, and comes before the log is opened. Where there is room it is not worth the time.
+        """
         progress = self._progress
+        if shutil.disk_usage(self._config.data_dir).free >= _ROOM_BYTES:
+            return
         if progress.phase is Phase.COPYING or progress.given_up:
             self._means.make_room()
         elif progress.phase is Phase.LOADING:
