@@ -568,6 +568,71 @@ async def test_a_failed_copy_is_made_again_from_whoever_is_fit_then(tmp_path: Pa
     assert_rebuilt(tmp_path, world)
 
 
+@dataclass
+class Two(World):
+    """Two partners, of which the one that is chosen first is of no use."""
+
+    useless: str = "state"
+    copied: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.offered = [Offer(partner(name), 95, 0, 15) for name in ("n1", "n2")]
+
+    async def state(self, partner: PartnerServer, wanted: int) -> CertificationState | None:
+        state = await super().state(partner, wanted)
+        return None if (self.useless, partner.member) == ("state", "n1") else state
+
+    async def pause(self, seconds: float) -> None:
+        await super().pause(seconds)
+        await asyncio.sleep(0)  # one who waits for ever is to be noticed
+
+    async def fingerprint(self, partner: PartnerServer) -> str:
+        if (self.useless, partner.member) == ("fingerprint", "n1"):
+            raise NoPartnerError("n1: no answer")
+        return await super().fingerprint(partner)
+
+    async def copy(
+        self,
+        partner: PartnerServer,
+        name: str,
+        rate_bytes_s: int | None,
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        self.copied.append(partner.member)
+        if (self.useless, partner.member) == ("copy", "n1"):
+            raise ProgramError("n1 lets nobody copy it")
+        await super().copy(partner, name, rate_bytes_s, on_progress)
+
+
+@pytest.mark.parametrize("useless", ["state", "fingerprint", "copy"])
+async def test_a_partner_that_was_of_no_use_is_not_asked_again_before_the_others(
+    tmp_path: Path, useless: str
+) -> None:
+    """Its sidecar may hang: its server says that it takes writes, and no checkpoint comes."""
+    world = Two(joins=True, log_end=0, useless=useless)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it joins")
+    async with asyncio.timeout(2):
+        assert await finished(rebuild)
+    assert_rebuilt(tmp_path, world)
+    assert world.copied[-1] == "n2"
+    assert world.acts.count("offers") == 2
+
+
+async def test_a_partner_that_was_named_is_asked_again(tmp_path: Path) -> None:
+    class Late(Two):
+        async def pause(self, seconds: float) -> None:
+            await super().pause(seconds)
+            if self.pauses > 30:
+                self.useless = ""
+
+    world = Late(joins=True, log_end=0)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.request("n1", None)
+    assert await finished(rebuild)
+    assert world.copied == ["n1"]
+
+
 async def test_it_waits_for_a_partner_as_long_as_it_takes(tmp_path: Path) -> None:
     class Alone(World):
         async def pause(self, seconds: float) -> None:

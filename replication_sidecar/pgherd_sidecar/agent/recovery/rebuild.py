@@ -32,7 +32,7 @@ from pgherd_sidecar.agent.checkpoint import certstate
 from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
 from pgherd_sidecar.agent.membership.notes import SPLIT_AT, Note
 from pgherd_sidecar.agent.recovery.means import Means
-from pgherd_sidecar.agent.recovery.partners import NoPartnerError, choose_partner
+from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Offer, choose_partner
 from pgherd_sidecar.agent.recovery.progress import Phase, RebuildProgress, load_progress
 from pgherd_sidecar.agent.server import postmaster as server
 from pgherd_sidecar.core.consensus import LogBase
@@ -70,6 +70,7 @@ class Rebuild:
         self._means = means
         self._progress = load_progress(config.data_dir)
         self._trouble: str | None = None
+        self._passed_over: set[str] = set()  #: partners that were of no use lately
         self._wanted = 0  #: a checkpoint made before this position is too old to begin a log with
         self._bytes: tuple[int, int] | None = None
         self._steps: dict[Phase, Callable[[], Awaitable[None]]] = {
@@ -286,8 +287,9 @@ class Rebuild:
         logical = recovery.method == "dump"
         from_snapshot = means.joins and recovery.snapshot is not None
         major = 0 if logical or from_snapshot else await means.major()
-        offer = choose_partner(await means.offers(), progress.wanted, major)
+        offer = choose_partner(self._unfailing(await means.offers()), progress.wanted, major)
         partner = offer.server
+        self._passed_over.add(partner.member)  # if anything fails from here on
         name = f"{recovery.data_directory.name}.copy-{token_hex(4)}"
         fingerprint = await means.fingerprint(partner)
         whom = str(recovery.snapshot) if from_snapshot else partner.member
@@ -306,8 +308,20 @@ class Rebuild:
         log.info("rebuild.copying", partner=whom, reason=progress.reason)
         async with self._log_kept(state):
             await means.copy(partner, name, progress.rate_bytes_s, self._on_progress)
+        self._passed_over.clear()
         then = Phase.LOADING if logical else Phase.SETTLING
         self._advance(then, log_lost=means.joins or means.log_behind > 0)
+
+    def _unfailing(self, offers: list[Offer]) -> list[Offer]:
+        """Pass over who was of no use lately, until all were, unless he is the one that is named.
+
+        The sidecar of such a partner may hang: its server goes on saying that it takes writes.
+        """
+        left = [one for one in offers if one.server.member not in self._passed_over]
+        if left and self._progress.wanted is None:
+            return left
+        self._passed_over.clear()
+        return offers
 
     async def _load(self) -> None:
         """Fill a fresh server with what was dumped or is in the snapshot."""
