@@ -1,6 +1,7 @@
 """The log on disk: what was promised is there after any interruption, or known to be lost."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable
 from errno import EMFILE, ENOSPC
@@ -199,7 +200,7 @@ class FullDisk:
         self.room = room
         self._write, self._unlink = os.pwrite, Path.unlink
         monkeypatch.setattr(os, "pwrite", self._take)
-        monkeypatch.setattr(Path, "unlink", lambda path, **how: self._give(path, **how))
+        monkeypatch.setattr(Path, "unlink", functools.partialmethod(_unlink_on, self))
 
     def _take(self, fd: int, data: bytes, offset: int) -> int:
         grows = max(offset + len(data) - os.fstat(fd).st_size, 0)
@@ -208,9 +209,14 @@ class FullDisk:
         self.room -= grows
         return self._write(fd, data, offset)
 
-    def _give(self, path: Path, missing_ok: bool = False) -> None:
+    def give(self, path: Path) -> None:
         self.room += path.stat().st_size if path.exists() else 0
-        self._unlink(path, missing_ok=missing_ok)
+        self._unlink(path, missing_ok=True)
+
+
+def _unlink_on(path: Path, full: FullDisk, *, missing_ok: bool = False) -> None:
+    assert missing_ok or path.exists()
+    full.give(path)
 
 
 def test_a_log_opens_on_a_full_disk_with_the_spare_that_it_had(

@@ -139,8 +139,8 @@ async def _described(
         ProgramError: it is of another cluster.
     """
     rows = await holder.execute(
-        "SELECT pgherd.carried(), pg_export_snapshot(), getdatabaseencoding(), datcollate, datctype,"
-        " (SELECT s.cluster_id FROM pgherd.recovery_source s)"
+        "SELECT pgherd.carried(), pg_export_snapshot(), getdatabaseencoding(), datcollate,"
+        " datctype, (SELECT s.cluster_id FROM pgherd.recovery_source s)"
         " FROM pg_database WHERE datname = current_database()"
     )
     row = await rows.fetchone()
