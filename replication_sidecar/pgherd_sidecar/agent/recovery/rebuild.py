@@ -283,7 +283,6 @@ class Rebuild:
     async def _copy(self) -> None:
         """Choose a partner, fetch its checkpoint, and copy its database; or open a snapshot."""
         progress, means, recovery = self._progress, self._means, self._recovery
-        Note(self._config.data_dir, SPLIT_AT).clear()  # it was about an earlier copy
         logical = recovery.method == "dump"
         from_snapshot = means.joins and recovery.snapshot is not None
         major = 0 if logical or from_snapshot else await means.major()
@@ -299,6 +298,7 @@ class Rebuild:
             opened = await means.open_snapshot(name, self._on_progress)
             await asyncio.to_thread(opened.write, self._config.data_dir, _STAGED)
             self._advance(Phase.LOADING, log_lost=True)
+            Note(self._config.data_dir, SPLIT_AT).clear()  # it was about an earlier copy
             return
         await means.hold_log(0)  # else the others may trim what follows the checkpoint meanwhile
         if means.joins or means.log_behind > 0:
@@ -311,6 +311,7 @@ class Rebuild:
         self._passed_over.clear()
         then = Phase.LOADING if logical else Phase.SETTLING
         self._advance(then, log_lost=means.joins or means.log_behind > 0)
+        Note(self._config.data_dir, SPLIT_AT).clear()  # it was about an earlier copy
 
     def _unfailing(self, offers: list[Offer]) -> list[Offer]:
         """Pass over who was of no use lately, until all were, unless he is the one that is named.

@@ -159,7 +159,10 @@ def require_log(config: NodeConfig, host: LogHost, chain_end: int) -> None:
             f"{host.extent.last}: a part of the log is lost"
         )
     common = Note(config.data_dir, SPLIT_AT)
-    if not common.text or phase in (progress.Phase.IDLE, progress.Phase.COPYING):
+    if not common.text:
+        return
+    if phase is progress.Phase.IDLE:
+        common.clear()  # the database is no copy, or has caught up since
         return
     checkpoint = certstate.read(config.data_dir)
     covered = max(chain_end, checkpoint.newest if checkpoint is not None else 0)
