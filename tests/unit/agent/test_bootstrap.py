@@ -10,6 +10,7 @@ from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.log import bootstrap
 from pgherd_sidecar.agent.log.bootstrap import BootstrapError, Split
 from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
+from pgherd_sidecar.agent.membership.notes import SPLIT_AT, Note
 from pgherd_sidecar.core.consensus import ENTRIES, Block, Membership, Persist
 from pgherd_sidecar.env.storage.disk import RealDirectory
 from pgherd_sidecar.env.storage.segments import SegmentLog
@@ -50,6 +51,7 @@ async def test_c21_a_member_that_is_left_goes_on_alone_with_all_of_its_log(tmp_p
     done = bootstrap.force(config)
     assert done.cluster_id != config.cluster_id
     assert (done.left, done.last_gid) == (split.left, split.last_gid)
+    assert Note(config.data_dir, SPLIT_AT).text == str(split.last_gid)
     with pytest.raises(IdentityError, match=str(done.cluster_id)):
         StoredIdentity(config)  # the old configuration is that of another cluster
     await goes_on_alone(herd, done.cluster_id)
@@ -160,6 +162,7 @@ async def test_c21_a_component_goes_on_with_the_most_advanced_log_of_its_members
     cluster_id = uuid4()
     seed, log = bootstrap.promote(configs, cluster_id)
     assert (seed, log.left) == ("n2", ("n1", "n3"))
+    assert Note(configs[0].data_dir, SPLIT_AT).text == str(log.last_gid)
     await go_on_together(herd, cluster_id)
 
 

@@ -283,6 +283,25 @@ async def test_the_log_that_a_checkpoint_needs_begins_with_a_block(
     assert (checkpoint and checkpoint.position) == begins
 
 
+async def test_without_a_new_checkpoint_the_log_of_the_old_one_is_kept(begin: Begin) -> None:
+    """A session begins at a checkpoint that needs pieces before it, and one can't be read now."""
+    node, state = begin(), ReplicatedState([1, 2, 3])
+    entries: list[Entry] = [Incarnation(2, 1), Piece(2, 1, 1, 0, 0, b"[]"), *[Noop()] * 4]
+    upkeep = node.upkeep(state, Verdicts(), entries=1)
+    for gid, entry in enumerate(entries, 1):
+        state.deliver(gid, entry)
+    await upkeep._maybe_checkpoint()
+    checkpoint = certstate.read(node.directory)
+    assert checkpoint is not None
+    assert (checkpoint.position, checkpoint.newest) == (1, 6)
+    state = ReplicatedState.restore(checkpoint.state)
+    upkeep = node.upkeep(state, Verdicts(), entries=1)
+    state.deliver(7, Noop())
+    node.damaged = {2}
+    await upkeep._maybe_checkpoint()
+    assert node.base <= checkpoint.position
+
+
 async def test_the_sweep_finds_a_checkpoint_of_what_the_server_has_not_flushed(
     begin: Begin,
 ) -> None:

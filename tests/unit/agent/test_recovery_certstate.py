@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgherd_sidecar.agent.base.errors import LeftBehindError
+from pgherd_sidecar.agent.base.errors import LeftBehindError, UnreadableError
 from pgherd_sidecar.agent.checkpoint import certstate
 from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
 from pgherd_sidecar.core.consensus import LogBase, Membership
@@ -122,3 +122,54 @@ def test_a_damaged_state_is_no_state() -> None:
     damaged = replace(CHECKPOINT, state=CHECKPOINT.state[:-1])
     with pytest.raises(LeftBehindError):
         certstate.state_for(damaged, fresh(), chain_end=20, log_base=1)
+
+
+def whole_of_version(state: bytes, version: int) -> bytes:
+    """A state as another version of pgherd would have packed it."""
+    crc = zlib.crc32(state[14:], zlib.crc32(version.to_bytes(2)))
+    return state[:8] + struct.pack(">HI", version, crc) + state[14:]
+
+
+def other_description(text: bytes) -> bytes:
+    """A file whose description has what this version does not know."""
+    packed = CHECKPOINT.pack()
+    return struct.pack(">8sII", packed[:8], len(text), zlib.crc32(text)) + text
+
+
+OTHERS = [
+    replace(CHECKPOINT, state=whole_of_version(CHECKPOINT.state, 99)).pack(),
+    other_description(b'{"epoch": 1}'),
+]
+
+
+@pytest.mark.parametrize("content", OTHERS, ids=["state", "description"])
+def test_one_of_another_version_is_not_taken_for_none(content: bytes, tmp_path: Path) -> None:
+    """Else all members that are put back to an older version take their databases for lost."""
+    (tmp_path / certstate.FILE).write_bytes(content)
+    with pytest.raises(UnreadableError, match="start this member with the version that wrote it"):
+        certstate.state_in(tmp_path, fresh(), chain_end=20, log_base=1)
+
+
+@pytest.mark.parametrize("content", OTHERS, ids=["state", "description"])
+def test_one_of_another_version_is_not_needed_with_the_whole_log(
+    content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / certstate.FILE).write_bytes(content)
+    assert certstate.state_in(tmp_path, fresh(), chain_end=20, log_base=0).position == 0
+
+
+def test_damage_is_never_taken_for_another_version(tmp_path: Path) -> None:
+    """A database without a good checkpoint gets a copy; none would come of another version."""
+    whole = CHECKPOINT.pack()
+    for at in range(len(whole)):
+        damaged = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        (tmp_path / certstate.FILE).write_bytes(damaged)
+        with pytest.raises(LeftBehindError):
+            certstate.state_in(tmp_path, fresh(), chain_end=20, log_base=1)
+
+
+def test_one_that_does_not_fit_is_not_asked_for_its_version(tmp_path: Path) -> None:
+    content = replace(CHECKPOINT, state=whole_of_version(CHECKPOINT.state, 99)).pack()
+    (tmp_path / certstate.FILE).write_bytes(content)
+    with pytest.raises(LeftBehindError):
+        certstate.state_in(tmp_path, fresh(), chain_end=14, log_base=1)

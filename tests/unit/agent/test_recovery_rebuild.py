@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import errno
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from uuid import uuid4
+from types import SimpleNamespace
+from typing import cast
+from uuid import UUID, uuid4
 
 import pytest
 from pgherd_sidecar.agent.base.config import (
@@ -22,7 +26,9 @@ from pgherd_sidecar.agent.checkpoint import certstate
 from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.membership.identity import StoredIdentity
-from pgherd_sidecar.agent.recovery import partners
+from pgherd_sidecar.agent.membership.notes import SPLIT_AT, Note
+from pgherd_sidecar.agent.recovery import basebackup, partners
+from pgherd_sidecar.agent.recovery.means import LocalMeans
 from pgherd_sidecar.agent.recovery.partners import (
     NoPartnerError,
     Offer,
@@ -30,18 +36,21 @@ from pgherd_sidecar.agent.recovery.partners import (
     choose_partner,
     conninfo,
 )
-from pgherd_sidecar.agent.recovery.progress import Phase, load_progress
+from pgherd_sidecar.agent.recovery.progress import Phase, RebuildProgress, load_progress
 from pgherd_sidecar.agent.recovery.rebuild import Rebuild
 from pgherd_sidecar.agent.service import replica as replica_module
 from pgherd_sidecar.agent.service.replica import Replica
 from pgherd_sidecar.agent.service.sessions import Sessions
+from pgherd_sidecar.agent.session import opening
 from pgherd_sidecar.agent.standing.standing import Standing
 from pgherd_sidecar.core.consensus import LogBase, Membership
 from pgherd_sidecar.env.processes.programs import ProgramError
+from pgherd_sidecar.env.storage import durable
 from psycopg.conninfo import conninfo_to_dict
 
+CLUSTER = uuid4()
 STATE = CertificationState(
-    cluster_id="c",
+    cluster_id=str(CLUSTER),
     position=100,
     last_commit=90,
     term=2,
@@ -144,6 +153,12 @@ class World:
         await asyncio.sleep(0)
         needed = 0 if self.checkpoint is None else self.checkpoint.needed_base.position
         assert self.leased == needed
+
+    def make_room(self, source_of: str | None = None) -> None:
+        self.copies = {n: what for n, what in self.copies.items() if n == source_of}
+
+    async def discard(self) -> None:
+        self.make_room()
 
     async def note_sequences(self) -> None:
         self.act("note sequences")
@@ -249,7 +264,7 @@ def config_in(directory: Path) -> tuple[NodeConfig, RecoverySettings]:
         partners=(partner("n1"), partner("n2")),
     )
     config = NodeConfig(
-        cluster_id=uuid4(),
+        cluster_id=CLUSTER,
         name="n3",
         number=3,
         members=(MemberAddress(name="n3", number=3, host="127.0.0.1", port=1),),
@@ -262,9 +277,12 @@ def config_in(directory: Path) -> tuple[NodeConfig, RecoverySettings]:
     return config, recovery
 
 
-def sidecar(directory: Path, world: World, snapshot: Path | None = None) -> Rebuild:
+def sidecar(
+    directory: Path, world: World, snapshot: Path | None = None, cluster: UUID = CLUSTER
+) -> Rebuild:
     """The rebuild as a sidecar has it that has just been started."""
     config, recovery = config_in(directory)
+    config = config.model_copy(update={"cluster_id": cluster})
     method = "dump" if world.dumps else "basebackup"
     asked = recovery.model_copy(update={"method": method, "snapshot": snapshot})
     return Rebuild(config, asked, world)
@@ -451,6 +469,92 @@ async def test_without_any_checkpoint_the_whole_log_must_be_here(tmp_path: Path)
     assert certstate.read(tmp_path) is None  # the old one covers more than the copy may hold
 
 
+@pytest.mark.parametrize("phase", [Phase.LOADING, Phase.SETTLING, Phase.INSTALLING])
+async def test_a_copy_whose_checkpoint_is_lost_is_made_anew(tmp_path: Path, phase: Phase) -> None:
+    """Without it a new member's log would never begin."""
+    world = World("lost", joins=True, dumps=True, log_end=0)
+    name, state = "pgdata.copy-1", "own" if phase is Phase.INSTALLING else "raw"
+    world.copies = {name: state}
+    RebuildProgress(phase, "it joins", copy=name, fingerprint="abc", log_lost=True).save(tmp_path)
+    (tmp_path / "checkpoint.copy").write_bytes(b"rotten")
+    world.take_long = lambda: asyncio.sleep(0)  # type: ignore[method-assign]
+    assert await finished(sidecar(tmp_path, world))
+    assert_rebuilt(tmp_path, world)
+    assert world.log_base == STATE.needed_base.position
+
+
+@pytest.mark.parametrize("crash_at", [5, 6])
+@pytest.mark.parametrize(("split_at", "copies"), [(99, 2), (100, 1)], ids=["beyond", "common"])
+async def test_a_copy_beyond_what_was_common_when_the_member_split_off_is_made_anew(
+    tmp_path: Path, crash_at: int, split_at: int, copies: int
+) -> None:
+    """Else its log would begin after a position of the other cluster's."""
+    world = World(crash_at=crash_at, half=True, log_end=50, log_behind=80)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it was left behind")
+    with pytest.raises(Crash):
+        await finished(rebuild)
+    assert load_progress(tmp_path).phase in (Phase.SETTLING, Phase.INSTALLING)
+    successor = uuid4()
+    Note(tmp_path, SPLIT_AT).write(str(split_at))
+    world.log_end, world.log_behind = split_at, 0
+    if copies == 2:
+        world.checkpoint = replace(STATE, cluster_id=str(successor))
+    assert await finished(sidecar(tmp_path, world, cluster=successor))
+    assert_rebuilt(tmp_path, world)
+    assert world.acts.count("copy") == copies
+
+
+async def test_a_checkpoint_of_another_cluster_is_not_taken(tmp_path: Path) -> None:
+    """Its partner has split off, this moment or just before this member was linked with it."""
+    world = Slow(checkpoint=replace(STATE, cluster_id="another"))
+    assert await rebuilt(tmp_path, world)
+    assert_rebuilt(tmp_path, world)
+    assert (world.pauses, world.acts.count("copy")) == (1, 1)
+
+
+class Log:
+    """A log with an end."""
+
+    def __init__(self, last: int) -> None:
+        self.extent = self
+        self.last = last
+
+
+@pytest.mark.parametrize(
+    ("phase", "chain_end", "covered", "fits"),
+    [
+        (Phase.STARTING, 950, 950, True),
+        (Phase.STARTING, 951, 950, False),
+        (Phase.STARTING, 940, 951, False),
+        (Phase.COPYING, 951, 950, False),  # and the next one was given up
+        (Phase.IDLE, 1000, 1000, True),
+    ],
+)
+def test_an_installed_copy_beyond_what_was_common_at_a_split_is_not_gone_on_with(
+    tmp_path: Path, phase: Phase, chain_end: int, covered: int, fits: bool
+) -> None:
+    """The log of the new cluster may be longer by now, and another one there."""
+    config, _ = config_in(tmp_path)
+    RebuildProgress(phase).save(tmp_path)
+    replace(STATE, position=covered).write(tmp_path)
+    Note(tmp_path, SPLIT_AT).write("950")
+    log = cast("LogHost", Log(2000))
+    with contextlib.nullcontext() if fits else pytest.raises(LeftBehindError, match="split off"):
+        opening.require_log(config, log, chain_end)
+    if fits:
+        RebuildProgress(Phase.STARTING).save(tmp_path)
+        opening.require_log(config, log, 2000)  # it has gone on from there
+
+
+async def test_what_was_common_at_a_split_counts_for_no_later_copy(tmp_path: Path) -> None:
+    Note(tmp_path, SPLIT_AT).write("1")
+    world = World()
+    assert await rebuilt(tmp_path, world)
+    assert_rebuilt(tmp_path, world)
+    assert not Note(tmp_path, SPLIT_AT).text
+
+
 async def test_a_checkpoint_that_is_too_old_for_the_log_is_waited_for(tmp_path: Path) -> None:
     world = Slow(checkpoint=None, log_base=70)
     assert await rebuilt(tmp_path, world)
@@ -464,6 +568,71 @@ async def test_a_failed_copy_is_made_again_from_whoever_is_fit_then(tmp_path: Pa
     assert await rebuilt(tmp_path, world)
     assert world.acts.count("offers") == 3
     assert_rebuilt(tmp_path, world)
+
+
+@dataclass
+class Two(World):
+    """Two partners, of which the one that is chosen first is of no use."""
+
+    useless: str = "state"
+    copied: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.offered = [Offer(partner(name), 95, 0, 15) for name in ("n1", "n2")]
+
+    async def state(self, partner: PartnerServer, wanted: int) -> CertificationState | None:
+        state = await super().state(partner, wanted)
+        return None if (self.useless, partner.member) == ("state", "n1") else state
+
+    async def pause(self, seconds: float) -> None:
+        await super().pause(seconds)
+        await asyncio.sleep(0)  # one who waits for ever is to be noticed
+
+    async def fingerprint(self, partner: PartnerServer) -> str:
+        if (self.useless, partner.member) == ("fingerprint", "n1"):
+            raise NoPartnerError("n1: no answer")
+        return await super().fingerprint(partner)
+
+    async def copy(
+        self,
+        partner: PartnerServer,
+        name: str,
+        rate_bytes_s: int | None,
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        self.copied.append(partner.member)
+        if (self.useless, partner.member) == ("copy", "n1"):
+            raise ProgramError("n1 lets nobody copy it")
+        await super().copy(partner, name, rate_bytes_s, on_progress)
+
+
+@pytest.mark.parametrize("useless", ["state", "fingerprint", "copy"])
+async def test_a_partner_that_was_of_no_use_is_not_asked_again_before_the_others(
+    tmp_path: Path, useless: str
+) -> None:
+    """Its sidecar may hang: its server says that it takes writes, and no checkpoint comes."""
+    world = Two(joins=True, log_end=0, useless=useless)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it joins")
+    async with asyncio.timeout(2):
+        assert await finished(rebuild)
+    assert_rebuilt(tmp_path, world)
+    assert world.copied[-1] == "n2"
+    assert world.acts.count("offers") == 2
+
+
+async def test_a_partner_that_was_named_is_asked_again(tmp_path: Path) -> None:
+    class Late(Two):
+        async def pause(self, seconds: float) -> None:
+            await super().pause(seconds)
+            if self.pauses > 30:
+                self.useless = ""
+
+    world = Late(joins=True, log_end=0)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.request("n1", None)
+    assert await finished(rebuild)
+    assert world.copied == ["n1"]
 
 
 async def test_it_waits_for_a_partner_as_long_as_it_takes(tmp_path: Path) -> None:
@@ -559,6 +728,119 @@ async def test_a_node_that_is_rebuilt_again_and_again_is_given_up(tmp_path: Path
     fields["begun"] = [when - 4000 for when in fields["begun"]]  # more than an hour ago
     file.write_text(json.dumps(fields))
     assert sidecar(tmp_path, world).begin("it has diverged")
+
+
+class FullDisk:
+    """Nothing can be written while a part of a copy is there."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._world, self._write = world, durable.replace
+        monkeypatch.setattr(durable, "replace", self.replace)
+
+    def replace(self, directory: Path, name: str, content: bytes, mode: int = 0o666) -> None:
+        if "part" in self._world.copies.values():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._write(directory, name, content, mode)
+
+
+@pytest.mark.parametrize("dumps", [False, True], ids=["files", "dump"])
+async def test_a_copy_that_has_filled_the_disk_goes_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dumps: bool
+) -> None:
+    world = World(dumps=dumps, failures=[ProgramError("No space left on device")])
+    FullDisk(world, monkeypatch)
+    assert await rebuilt(tmp_path, world)
+    assert_rebuilt(tmp_path, world)
+
+
+async def test_a_copy_that_has_filled_the_disk_goes_when_it_could_not_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(dumps=True)
+    FullDisk(world, monkeypatch)
+
+    async def fail_once(name: str, on_progress: Callable[[int, int], None]) -> None:
+        del world.load
+        world.copies[name] = "part"
+        raise ProgramError("No space left on device")
+
+    world.load = fail_once  # type: ignore[method-assign]
+    assert await rebuilt(tmp_path, world)
+    assert_rebuilt(tmp_path, world)
+
+
+async def test_a_copy_that_had_filled_the_disk_when_the_sidecar_died_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    FullDisk(world, monkeypatch)
+    assert sidecar(tmp_path, world).begin("it has diverged")
+    world.copies = {"pgdata.copy-1": "part"}
+    assert await finished(sidecar(tmp_path, world))
+    assert_rebuilt(tmp_path, world)
+
+
+async def test_what_was_given_up_takes_no_room(tmp_path: Path) -> None:
+    world = World(failures=[ProgramError("disk full") for _ in range(99)])
+    assert not await rebuilt(tmp_path, world)
+    assert world.copies == {}
+
+
+async def test_what_was_refused_takes_no_room(tmp_path: Path) -> None:
+    world = World(hashes="other")
+    assert not await rebuilt(tmp_path, world)
+    assert world.copies == {}
+
+
+def copies_in(directory: Path) -> set[str]:
+    return {path.name for path in directory.glob("pgdata.*")}
+
+
+@pytest.mark.parametrize(
+    ("phase", "given_up", "left"),
+    [
+        (Phase.COPYING, False, set()),
+        (Phase.LOADING, False, {"pgdata.copy-1.source"}),
+        (Phase.SETTLING, False, {"pgdata.copy-0", "pgdata.copy-1", "pgdata.copy-1.source"}),
+        (Phase.SETTLING, True, set()),
+    ],
+)
+async def test_an_unfinished_copy_goes_before_the_log_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: Phase, given_up: bool, left: set[str]
+) -> None:
+    """The log makes a file of zeros at once, for which there may be no room beside the copy."""
+    config, _ = config_in(tmp_path)
+    for name in ("pgdata.copy-0", "pgdata.copy-1", "pgdata.copy-1.source"):
+        (tmp_path / name).mkdir()
+    RebuildProgress(phase, "why", copy="pgdata.copy-1", given_up=given_up).save(tmp_path)
+    identity = StoredIdentity(config)
+    host = LogHost(config, disk="d", on_failure=lambda error: None, on_split=lambda: None)
+    there = copies_in(tmp_path)
+    for free, after in ((1 << 30, there), ((1 << 30) - 1, left)):
+        used = SimpleNamespace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, used=used: used)
+        Replica(config, host, identity)
+        assert copies_in(tmp_path) == after
+    identity.close()
+
+
+@pytest.mark.parametrize("database", [True, False])
+async def test_what_an_earlier_rebuild_has_kept_makes_room_if_there_is_a_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: bool
+) -> None:
+    async def copied(*_: object, **__: object) -> None:
+        assert kept.exists() != database
+
+    monkeypatch.setattr(basebackup, "copy", copied)
+    config, recovery = config_in(tmp_path)
+    recovery.data_directory.mkdir()
+    if database:
+        (recovery.data_directory / "PG_VERSION").touch()
+    kept = basebackup.replaced(recovery.data_directory)
+    kept.mkdir()
+    host = LogHost(config, disk="d", on_failure=lambda error: None, on_split=lambda: None)
+    await LocalMeans(config, recovery, host).copy(partner("n1"), "c", None, lambda *_: None)
+    assert kept.exists() != database
 
 
 async def test_an_administrator_may_begin_one_that_was_given_up(tmp_path: Path) -> None:

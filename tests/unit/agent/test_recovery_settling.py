@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from pgherd_sidecar.agent.base.errors import UnfitError
+from pgherd_sidecar.agent.membership.notes import SPLIT_AT, Note
 from pgherd_sidecar.agent.recovery import basebackup
 from pgherd_sidecar.env.processes.programs import ProgramError
-from test_recovery_rebuild import config_in
+from test_recovery_rebuild import CLUSTER, config_in
 
 _POSTGRES = """#!/bin/sh
 cat > "$0.asked"
@@ -38,6 +39,16 @@ async def test_a_server_that_hashes_alike_settles_the_copy(tmp_path: Path) -> No
     asked = await settle(tmp_path, "abc")
     assert "become_member(3, 'n3', 7)" in asked
     assert "'{\"s\": 3}'" in asked.replace("''", "'")
+
+
+async def test_a_copy_of_another_cluster_is_refused_unless_it_is_common(tmp_path: Path) -> None:
+    """The partner may have split off while it was copied, or this member since."""
+    Note(tmp_path, SPLIT_AT).write("950")
+    asked = (await settle(tmp_path, "abc")).splitlines()
+    (check,) = (line for line in asked if "another cluster" in line)
+    assert f"s.cluster_id OPERATOR(pg_catalog.<>) ''{CLUSTER}'')" in check
+    assert "OPERATOR(pg_catalog.>) 950 THEN RAISE EXCEPTION" in check
+    assert asked.index(check) < next(i for i, one in enumerate(asked) if "become_member" in one)
 
 
 async def test_a_copy_does_not_go_on_with_its_partners_archive(tmp_path: Path) -> None:

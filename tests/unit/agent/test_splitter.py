@@ -15,6 +15,7 @@ from pgherd_sidecar.agent.log import bootstrap, splitsteps
 from pgherd_sidecar.agent.log.bootstrap import BootstrapError
 from pgherd_sidecar.agent.log.splitter import Splitter
 from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
+from pgherd_sidecar.agent.membership.notes import SPLIT_AT, Note
 from pgherd_sidecar.core.consensus import Member, Membership, Message, SplitMessage
 from pgherd_sidecar.core.consensus.model.split import Consent, SplitPlan, consented
 
@@ -140,6 +141,7 @@ async def test_c21_a_member_goes_on_as_another_cluster_wherever_it_dies(
             resume(configured)
     node.config = resume(configured)
     assert str(node.config.cluster_id) == plan.successor
+    assert int(Note(configured.data_dir, SPLIT_AT).text) >= 3
     assert node.config.certified("n3") == configured.certified("n3")
     assert resume(configured) == node.config  # once done it is not done again
     node.delivered, node.position = {}, 0

@@ -1,14 +1,17 @@
 """The log on disk: what was promised is there after any interruption, or known to be lost."""
 
 import contextlib
+import functools
+import os
 from collections.abc import Callable
-from errno import EMFILE
+from errno import EMFILE, ENOSPC
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
 from pgherd_sidecar.core.consensus import Block, Control, LogBase, Persist
+from pgherd_sidecar.env.storage import disk
 from pgherd_sidecar.env.storage.disk import File, RealDirectory
 from pgherd_sidecar.env.storage.segment import pack_record
 from pgherd_sidecar.env.storage.segments import (
@@ -188,6 +191,58 @@ def test_a_prepared_spare_becomes_the_next_segment(tmp_path: Path) -> None:
     assert not log.spare_ready
     log.close()
     assert contents(open_log(tmp_path)) == blocks(1, 12)
+
+
+class FullDisk:
+    """Takes so many bytes of files that grow, and no more."""
+
+    def __init__(self, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room = room
+        self._write, self._unlink = os.pwrite, Path.unlink
+        monkeypatch.setattr(os, "pwrite", self._take)
+        monkeypatch.setattr(Path, "unlink", functools.partialmethod(_unlink_on, self))
+
+    def _take(self, fd: int, data: bytes, offset: int) -> int:
+        grows = max(offset + len(data) - os.fstat(fd).st_size, 0)
+        if grows > self.room:
+            raise OSError(ENOSPC, "No space left on device")
+        self.room -= grows
+        return self._write(fd, data, offset)
+
+    def give(self, path: Path) -> None:
+        self.room += path.stat().st_size if path.exists() else 0
+        self._unlink(path, missing_ok=True)
+
+
+def _unlink_on(path: Path, full: FullDisk, *, missing_ok: bool = False) -> None:
+    assert missing_ok or path.exists()
+    full.give(path)
+
+
+def test_a_log_opens_on_a_full_disk_with_the_spare_that_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = start(tmp_path, blocks(1, 2))
+    log.prepare_spare()
+    log.close()
+    FullDisk(0, monkeypatch)
+    log = open_log(tmp_path)
+    log.prepare_spare()
+    assert log.spare_ready
+    log.close()
+
+
+def test_a_spare_for_which_there_is_no_room_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = start(tmp_path, blocks(1, 2))
+    monkeypatch.setattr(disk, "_ZEROS", bytes(SEGMENT_BYTES // 4))
+    full = FullDisk(SEGMENT_BYTES // 2, monkeypatch)
+    with pytest.raises(StorageFailed, match="No space"):
+        log.prepare_spare()
+    assert full.room == SEGMENT_BYTES // 2
+    assert not list(tmp_path.glob("spare*"))
+    log.close()
 
 
 def test_a_tail_torn_at_any_byte_is_dropped_and_overwritten(tmp_path: Path) -> None:

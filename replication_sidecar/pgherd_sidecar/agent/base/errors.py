@@ -3,7 +3,8 @@
 RebuildNeededError       this node can't go on from its own database
     DivergedError        it differs from the others', or an ordered change can't be done here
     LeftBehindError      it is gone, or ends where no log that is still kept begins
-    UnreadableError      the next entry means nothing to this version: no copy helps
+    UnreadableError      the next entry, or the checkpoint, means nothing to this version: no copy
+                         helps
 EntryFailedError         an ordered change could not be done now: the next session tries again
 SupersededError          a newer incarnation has to begin
 """
@@ -94,7 +95,7 @@ class LeftBehindError(RebuildNeededError):
 
 
 class UnreadableError(RebuildNeededError):
-    """This version of the sidecar does not understand the next entry, and no copy changes that."""
+    """This version does not understand the next entry, or the checkpoint: no copy changes that."""
 
 
 class EntryFailedError(ServerGoneError):

@@ -13,13 +13,15 @@ storage what it covers; read at the start of each session, and by partners.
 import json
 import struct
 import zlib
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from pgherd_sidecar.agent.base.errors import LeftBehindError
+from pgherd_sidecar.agent.base.errors import LeftBehindError, UnreadableError
 from pgherd_sidecar.core.consensus import LogBase, Membership
-from pgherd_sidecar.core.replication.checkpoint import CheckpointError
+from pgherd_sidecar.core.replication.checkpoint import (
+    CheckpointError,
+    CheckpointVersionError,
+)
 from pgherd_sidecar.core.replication.state import ReplicatedState
 from pgherd_sidecar.env.storage import durable
 
@@ -103,7 +105,8 @@ def unpack(data: bytes) -> CertificationState:
     """Read what ``pack`` returned; the state itself is checked when it is restored.
 
     Raises:
-        CheckpointError: damaged, cut off, or of another version.
+        CheckpointError: damaged or cut off.
+        CheckpointVersionError: of another version.
     """
     if len(data) < _HEAD.size:
         raise CheckpointError("cut off")
@@ -114,15 +117,44 @@ def unpack(data: bytes) -> CertificationState:
     try:
         return CertificationState(**json.loads(text), state=data[_HEAD.size + size :])
     except (TypeError, ValueError) as error:  # its checksum is right: another version wrote it
-        raise CheckpointError(f"not a checkpoint that this version reads: {error}") from error
+        raise CheckpointVersionError(
+            f"not a checkpoint that this version reads: {error}"
+        ) from error
 
 
 def read(directory: Path, name: str = FILE) -> CertificationState | None:
-    """The checkpoint in a directory, None if there is none or if it is damaged."""
+    """The checkpoint in a directory, None if there is none that this version can use."""
     try:
         return unpack((directory / name).read_bytes())
     except (FileNotFoundError, CheckpointError):
         return None
+
+
+def state_in(
+    directory: Path, fresh: ReplicatedState, *, chain_end: int, log_base: int
+) -> ReplicatedState:
+    """Do as ``state_for`` does with the checkpoint in a directory.
+
+    Raises:
+        LeftBehindError: what is needed is neither in the log nor in the checkpoint.
+        UnreadableError: it may be, but another version of pgherd wrote the checkpoint. A copy
+            would not help: where all members go back to an older version, none can be copied.
+    """
+    try:
+        try:
+            checkpoint = unpack((directory / FILE).read_bytes())
+        except CheckpointVersionError:
+            raise
+        except (FileNotFoundError, CheckpointError):
+            checkpoint = None
+        return state_for(checkpoint, fresh, chain_end=chain_end, log_base=log_base)
+    except CheckpointVersionError as error:
+        if log_base == 0:
+            return fresh
+        raise UnreadableError(
+            f"{directory / FILE} is of another version of pgherd ({error}): "
+            "start this member with the version that wrote it"
+        ) from error
 
 
 def state_for(
@@ -138,10 +170,15 @@ def state_for(
 
     Raises:
         LeftBehindError: what is needed is neither in the log nor in the checkpoint.
+        CheckpointVersionError: it may be in the checkpoint, which is of another version.
     """
     if checkpoint is not None and _fits(checkpoint, chain_end, log_base):
-        with suppress(CheckpointError):
+        try:
             return ReplicatedState.restore(checkpoint.state)
+        except CheckpointVersionError:
+            raise
+        except CheckpointError:
+            pass
     if log_base > 0:
         raise LeftBehindError(
             f"the database ends at GID {chain_end}, the log begins at {log_base + 1}, and "

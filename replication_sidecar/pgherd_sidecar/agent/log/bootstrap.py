@@ -169,9 +169,9 @@ def rename(config: NodeConfig, cluster_id: UUID) -> Member:
         BootstrapError: as ``force``; or it was split off for another cluster before.
         OSError: its identity can't be written.
     """
-    with _opened(config) as (identity, _):
+    with _opened(config) as (identity, log):
         if identity.cluster_id == str(config.cluster_id):
-            identity.split(str(cluster_id))
+            identity.split(str(cluster_id), log.index.last)
         if identity.cluster_id != str(cluster_id):
             raise BootstrapError(f"{config.name} is of cluster {identity.cluster_id} already")
         return roster.myself(config, identity.disk_id)
@@ -215,7 +215,7 @@ def _split(config: NodeConfig, *, act: bool) -> Split:
         left = tuple(name for name in index.membership.names if name != config.name)
         if act:
             if fresh:
-                identity.split(str(new_id))
+                identity.split(str(new_id), index.last)
             _stand_alone(config, identity.disk_id, log)
         return Split(new_id, index.last, left, control.term, index.last_term, index.membership)
 

@@ -89,7 +89,9 @@ def resume(config: NodeConfig, identity: StoredIdentity) -> NodeConfig:
             with bootstrap.opened_log(config) as log:
                 for step in laststep.last_step(config.name, cluster, known, log.control, log.index):
                     if isinstance(step, laststep.Become):
-                        identity.split(step.cluster, configured=str(config.cluster_id))
+                        identity.split(
+                            step.cluster, log.index.last, configured=str(config.cluster_id)
+                        )
                     else:
                         log.persist(step)
         except (bootstrap.BootstrapError, ValueError) as error:

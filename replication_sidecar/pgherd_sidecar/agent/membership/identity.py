@@ -4,6 +4,7 @@ A directory holds::
 
     identity.json   cluster id, member's name and number, the disk's UUID, the incarnation
     settings        the settings that never change: verdicts and sequences depend on them
+    split_at        where its log ended when it split off from its cluster
     lock            locked while a sidecar runs on the directory
 
 A member that has split off from its cluster is of another one than its configuration says, which
@@ -26,7 +27,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from pgherd_sidecar.agent.base.config import NodeConfig
-from pgherd_sidecar.agent.membership.notes import SETTINGS, Note
+from pgherd_sidecar.agent.membership.notes import SETTINGS, SPLIT_AT, Note
 from pgherd_sidecar.env.storage import durable
 
 _FILE = "identity.json"
@@ -141,17 +142,19 @@ class StoredIdentity:
         certified = config.certified_cluster or configured
         return config.model_copy(update={"cluster_id": mine, "certified_cluster": certified})
 
-    def split(self, cluster_id: str, configured: str = "") -> None:
+    def split(self, cluster_id: str, log_end: int, configured: str = "") -> None:
         """Be a member of another cluster from now on, split off from the present one.
 
         Args:
             cluster_id: of the other one.
+            log_end: so far this member's log goes, which is the other cluster's, too.
             configured: of the cluster that the configuration goes on naming; by default it has to
                 name the other one.
 
         Raises:
             OSError: it can't be stored; nothing has changed.
         """
+        Note(self._directory, SPLIT_AT).write(str(log_end))
         former = self._record.cluster_id
         record = replace(self._record, cluster_id=cluster_id, configured=configured)
         self._save(replace(record, split_from=former))

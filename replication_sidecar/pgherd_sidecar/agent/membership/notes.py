@@ -11,6 +11,8 @@ RETIRED = "retired"
 """It has founded a second time, and takes no part any more."""
 DEPARTED = "departed"
 """It was a member and is none; an administrator may ask it back."""
+SPLIT_AT = "split_at"
+"""Its log ended there when it split off: a copy that was under way may hold more than is common."""
 SETTINGS = "settings"
 """The settings that never change once there is a log."""
 

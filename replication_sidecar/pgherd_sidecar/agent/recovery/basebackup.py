@@ -15,6 +15,7 @@ from psycopg import sql
 
 from pgherd_sidecar.agent.base.config import NodeConfig, PartnerServer, RecoverySettings
 from pgherd_sidecar.agent.base.errors import UnfitError
+from pgherd_sidecar.agent.membership.notes import SPLIT_AT, Note
 from pgherd_sidecar.agent.recovery.partners import conninfo
 from pgherd_sidecar.agent.server.advertising import READ_ONLY_LINE
 from pgherd_sidecar.env.processes.pacing import Pace
@@ -30,6 +31,13 @@ _OWN_SEQUENCES = (
     " COMMIT; END LOOP; END"
 )
 """One line, as the server in single-user mode reads a command."""
+_OF_THIS_CLUSTER = (
+    "BEGIN IF EXISTS (SELECT FROM pgherd.recovery_source s"
+    " WHERE s.cluster_id OPERATOR(pg_catalog.<>) {})"
+    " AND (SELECT c.gid FROM pgherd.chain_end() c) OPERATOR(pg_catalog.>) {}"
+    " THEN RAISE EXCEPTION 'the copy is of another cluster'; END IF; END"
+)
+"""A partner's sidecar writes its cluster down before the first commit there."""
 
 
 async def copy(
@@ -119,11 +127,14 @@ async def make_own(
     with (target / "postgresql.auto.conf").open("a") as settings:
         settings.write(READ_ONLY_LINE)  # until the sidecar says otherwise
         settings.write(_NO_ARCHIVE_LINE)
+    common = int(Note(config.data_dir, SPLIT_AT).text or 0)
+    of_this_cluster = sql.SQL(_OF_THIS_CLUSTER).format(str(config.cluster_id), common)
     own_sequences = sql.SQL(_OWN_SEQUENCES).format(json.dumps(sequences)).as_string(None)
     statements = sql.SQL(
         "SET default_transaction_read_only = off\n"  # whatever the files or the database say
-        "SELECT pgherd.key_fingerprint()\nSELECT pgherd.become_member({}, {}, {})\nDO {}\n"
-    ).format(config.number, config.name, needed_gid, own_sequences)
+        "SELECT pgherd.key_fingerprint()\nDO {}\n"
+        "SELECT pgherd.become_member({}, {}, {})\nDO {}\n"
+    ).format(of_this_cluster.as_string(None), config.number, config.name, needed_gid, own_sequences)
     await run_program(
         recovery.postgres_bin / "postgres", "--single", "-D", str(target),
         "-c", "exit_on_error=on", "-c", "logging_collector=off", "-c", "log_destination=stderr",

@@ -57,7 +57,8 @@ async def dump(
             free, needed = shutil.disk_usage(target).free, sum(sizes.values())
             if needed > free:
                 raise ProgramError(f"disk full: {needed >> 20} MB of rows, {free >> 20} free")
-            carried, snapshot = await _described(holder, target, sizes)
+            cluster = str(config.cluster_id)
+            carried, snapshot = await _described(holder, target, sizes, cluster)
             await run_program(
                 recovery.postgres_bin / "pg_dump", "--format=directory", f"--jobs={recovery.jobs}",
                 f"--file={target / ROWS}", f"--snapshot={snapshot}", "--compress=1", "--verbose",
@@ -130,16 +131,23 @@ async def _tables(
 
 
 async def _described(
-    holder: psycopg.AsyncConnection[Any], target: Path, sizes: dict[str, int]
+    holder: psycopg.AsyncConnection[Any], target: Path, sizes: dict[str, int], cluster: str
 ) -> tuple[Carried, str]:
-    """Return what goes with the dump, and the name of the snapshot."""
+    """Return what goes with the dump, and the name of the snapshot.
+
+    Raises:
+        ProgramError: it is of another cluster.
+    """
     rows = await holder.execute(
-        "SELECT pgherd.carried(), pg_export_snapshot(), getdatabaseencoding(), datcollate, datctype"
+        "SELECT pgherd.carried(), pg_export_snapshot(), getdatabaseencoding(), datcollate,"
+        " datctype, (SELECT s.cluster_id FROM pgherd.recovery_source s)"
         " FROM pg_database WHERE datname = current_database()"
     )
     row = await rows.fetchone()
     assert row is not None  # a database is connected to
-    said, snapshot, encoding, collate, ctype = row
+    said, snapshot, encoding, collate, ctype, found = row
+    if found != cluster:
+        raise ProgramError(f"the partner has split off: it is of cluster {found}")
     carried = Carried(
         **said,
         encoding=encoding,

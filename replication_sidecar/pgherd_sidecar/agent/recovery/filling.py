@@ -67,13 +67,16 @@ async def fill(
         on_progress: called in a thread with the bytes of rows begun with and in total.
 
     Raises:
-        ProgramError: a program failed, or the server refuses something.
+        ProgramError: a program failed, the server refuses something, or there is no room.
         UnfitError: it would not be the same database.
         OSError: the disk failed.
     """
     source = carrying.directory_of(target)
     carried = carrying.load_carried(source)
     await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)
+    free, needed = shutil.disk_usage(target.parent).free, sum(carried.sizes.values())
+    if needed > free:
+        raise ProgramError(f"disk full: {needed >> 20} MB of rows, {free >> 20} free")
     await _initialise(config, recovery, carried, target)
     try:
         async with _alone(config, recovery, target, source) as inside:

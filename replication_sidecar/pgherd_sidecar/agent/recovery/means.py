@@ -75,6 +75,16 @@ class Means(Protocol):
     async def keep_log(self, position: int, needed: int) -> None:
         """The same, until cancelled, or until the log after ``needed`` is lost to this member."""
 
+    def make_room(self, source_of: str | None = None) -> None:
+        """Remove all copies; it blocks.
+
+        Args:
+            source_of: what the copy of this name is to be loaded from stays.
+        """
+
+    async def discard(self) -> None:
+        """The same, all of it."""
+
     async def note_sequences(self) -> None:
         """Write down where the sequences are in the old database, if it still answers."""
 
@@ -87,6 +97,8 @@ class Means(Protocol):
     ) -> None:
         """Copy or dump a partner's database under this name, and remove all other copies.
 
+        What an earlier rebuild has kept is removed, too, if there is a database beside it.
+
         Raises:
             ProgramError: it failed.
         """
@@ -94,7 +106,7 @@ class Means(Protocol):
     async def open_snapshot(
         self, name: str, on_progress: Callable[[int, int], None]
     ) -> CertificationState:
-        """Prepare to load the snapshot under this name; remove all copies.
+        """Prepare to load the snapshot under this name; remove all copies, as ``copy`` does.
 
         Raises:
             NoPartnerError: nobody answers who could say whether it will do.
@@ -192,6 +204,17 @@ class LocalMeans:
         """See Means."""
         return await server.major(self._recovery)
 
+    def make_room(self, source_of: str | None = None) -> None:
+        """See Means."""
+        stays = None
+        if source_of is not None:
+            stays = carried.directory_of(self._target.with_name(source_of)).name
+        basebackup.remove_copies(self._target, but=stays)
+
+    async def discard(self) -> None:
+        """See Means; when cancelled another copy may be begun, which must not be removed, too."""
+        await _to_its_end(asyncio.to_thread(self.make_room))
+
     async def note_sequences(self) -> None:
         """See Means."""
         with contextlib.suppress(psycopg.Error):
@@ -208,7 +231,7 @@ class LocalMeans:
         """See Means."""
         config, recovery, target = self._config, self._recovery, self._target.with_name(name)
         limit = rate_bytes_s or recovery.max_rate_bytes_s
-        await asyncio.to_thread(basebackup.remove_copies, self._target)
+        await self._begin_copy()
         if recovery.method == "dump":
             source = carried.directory_of(target)
             await dump.dump(config, recovery, partner, source, on_progress)
@@ -227,12 +250,19 @@ class LocalMeans:
         self, name: str, on_progress: Callable[[int, int], None]
     ) -> CertificationState:
         """See Means."""
-        await asyncio.to_thread(basebackup.remove_copies, self._target)
+        await self._begin_copy()
         source = carried.directory_of(self._target.with_name(name))
         cluster_id = str(self._config.cluster_id)
         return await snapshots.open_snapshot(
             cluster_id, self._recovery, source, self._partners, on_progress
         )
+
+    async def _begin_copy(self) -> None:
+        """Make room for a copy beside the database: also what an earlier rebuild has kept goes."""
+        await self.discard()
+        if server.has_database(self._recovery):  # else what is kept is all that is left of it
+            kept = basebackup.replaced(self._target)
+            await asyncio.to_thread(shutil.rmtree, kept, ignore_errors=True)
 
     async def load(self, name: str, on_progress: Callable[[int, int], None]) -> None:
         """See Means."""

@@ -8,11 +8,15 @@ A failure is retried with growing pauses, and after ``_FAILURES_MAX`` of them th
 up. A node that needs ``_BEGUN_MAX`` rebuilds within ``_WINDOW_S`` has a cause that no copy repairs
 and is given up too. Waiting for a partner is no failure.
 
+A copy that is of no use any more is removed before anything is written: it may have filled the
+disk, which the member's log is on, too.
+
 Called by ``sessions`` between two sessions with the server.
 """
 
 import asyncio
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,8 +30,9 @@ from pgherd_sidecar.agent.base.config import NodeConfig, PartnerServer, Recovery
 from pgherd_sidecar.agent.base.errors import UnfitError
 from pgherd_sidecar.agent.checkpoint import certstate
 from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
+from pgherd_sidecar.agent.membership.notes import SPLIT_AT, Note
 from pgherd_sidecar.agent.recovery.means import Means
-from pgherd_sidecar.agent.recovery.partners import NoPartnerError, choose_partner
+from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Offer, choose_partner
 from pgherd_sidecar.agent.recovery.progress import Phase, RebuildProgress, load_progress
 from pgherd_sidecar.agent.server import postmaster as server
 from pgherd_sidecar.core.consensus import LogBase
@@ -43,6 +48,8 @@ _BEGUN_MAX = 3
 _WINDOW_S = 3600.0
 _PAUSE_MAX_S = 30.0
 _LOOKS, _LOOK_S = 20, 0.1
+_ROOM_BYTES = 1 << 30
+"""Enough for the log to begin with."""
 _BEFORE_INSTALLED = (Phase.COPYING, Phase.LOADING, Phase.SETTLING)
 
 
@@ -63,6 +70,7 @@ class Rebuild:
         self._means = means
         self._progress = load_progress(config.data_dir)
         self._trouble: str | None = None
+        self._passed_over: set[str] = set()  #: partners that were of no use lately
         self._wanted = 0  #: a checkpoint made before this position is too old to begin a log with
         self._bytes: tuple[int, int] | None = None
         self._steps: dict[Phase, Callable[[], Awaitable[None]]] = {
@@ -90,6 +98,19 @@ class Rebuild:
     def drop(self) -> None:
         """The old database can go on after all."""
         self._save(RebuildProgress(begun=self._progress.begun))
+
+    def make_room(self) -> None:
+        """Remove what no phase goes on from, if the disk has no room without that.
+
+        It blocks, and comes before the log is opened. Where there is room it is not worth the time.
+        """
+        progress = self._progress
+        if shutil.disk_usage(self._config.data_dir).free >= _ROOM_BYTES:
+            return
+        if progress.phase is Phase.COPYING or progress.given_up:
+            self._means.make_room()
+        elif progress.phase is Phase.LOADING:
+            self._means.make_room(source_of=progress.copy)
 
     @property
     def willing(self) -> bool:
@@ -205,6 +226,7 @@ class Rebuild:
     async def run(self) -> bool:
         """Do what is left until the server runs on the copy; False when it is given up."""
         if self._progress.phase is Phase.COPYING:
+            await self._means.discard()
             await self._means.note_sequences()
         while True:
             phase, began_s = self._progress.phase, time.monotonic()
@@ -217,10 +239,13 @@ class Rebuild:
             except NoPartnerError as error:
                 await self._pause(str(error))
             except UnfitError as error:
+                await self._means.discard()
                 self._save(replace(self._progress, refusal=str(error), given_up=True))
                 log.error("rebuild.refused", reason=str(error))
                 return False
             except (ProgramError, OSError) as error:
+                if self._progress.phase is Phase.COPYING:
+                    await self._means.discard()
                 self._fail(str(error))
                 if self._progress.given_up:
                     return False
@@ -261,8 +286,9 @@ class Rebuild:
         logical = recovery.method == "dump"
         from_snapshot = means.joins and recovery.snapshot is not None
         major = 0 if logical or from_snapshot else await means.major()
-        offer = choose_partner(await means.offers(), progress.wanted, major)
+        offer = choose_partner(self._unfailing(await means.offers()), progress.wanted, major)
         partner = offer.server
+        self._passed_over.add(partner.member)  # if anything fails from here on
         name = f"{recovery.data_directory.name}.copy-{token_hex(4)}"
         fingerprint = await means.fingerprint(partner)
         whom = str(recovery.snapshot) if from_snapshot else partner.member
@@ -272,6 +298,7 @@ class Rebuild:
             opened = await means.open_snapshot(name, self._on_progress)
             await asyncio.to_thread(opened.write, self._config.data_dir, _STAGED)
             self._advance(Phase.LOADING, log_lost=True)
+            Note(self._config.data_dir, SPLIT_AT).clear()  # it was about an earlier copy
             return
         await means.hold_log(0)  # else the others may trim what follows the checkpoint meanwhile
         if means.joins or means.log_behind > 0:
@@ -281,8 +308,21 @@ class Rebuild:
         log.info("rebuild.copying", partner=whom, reason=progress.reason)
         async with self._log_kept(state):
             await means.copy(partner, name, progress.rate_bytes_s, self._on_progress)
+        self._passed_over.clear()
         then = Phase.LOADING if logical else Phase.SETTLING
         self._advance(then, log_lost=means.joins or means.log_behind > 0)
+        Note(self._config.data_dir, SPLIT_AT).clear()  # it was about an earlier copy
+
+    def _unfailing(self, offers: list[Offer]) -> list[Offer]:
+        """Pass over who was of no use lately, until all were, unless he is the one that is named.
+
+        The sidecar of such a partner may hang: its server goes on saying that it takes writes.
+        """
+        left = [one for one in offers if one.server.member not in self._passed_over]
+        if left and self._progress.wanted is None:
+            return left
+        self._passed_over.clear()
+        return offers
 
     async def _load(self) -> None:
         """Fill a fresh server with what was dumped or is in the snapshot."""
@@ -309,19 +349,23 @@ class Rebuild:
     async def _new_enough(
         self, partner: PartnerServer, needed: int, wanted: int
     ) -> CertificationState | None:
-        """Ask for a checkpoint that will do: its partner makes one at once."""
+        """Ask for a checkpoint that will do: its partner makes one at once.
+
+        One from before the partner split off, or after it did so this moment, will not.
+        """
         for _ in range(_LOOKS):
             state = await self._means.state(partner, wanted)
-            will_do = state is not None and state.position >= needed and state.newest >= wanted
-            if will_do or wanted == 0:
-                return state
+            if state is None or state.cluster_id == str(self._config.cluster_id):
+                new = state is not None and state.position >= needed and state.newest >= wanted
+                if new or wanted == 0:
+                    return state
             await self._means.pause(_LOOK_S)
         raise NoPartnerError(f"{partner.member} has no checkpoint at {wanted} or later yet")
 
     async def _settle(self) -> None:
         """Make the copy this member's own; one that can't be is dropped."""
         assert self._progress.copy is not None
-        state = certstate.read(self._config.data_dir, _STAGED)
+        state = self._staged_state()
         needed_gid = state.last_commit if state is not None else 0
         fingerprint = self._progress.fingerprint
         async with self._anew_if_it_fails():
@@ -332,7 +376,7 @@ class Rebuild:
         """Exchange the directories, and put the checkpoint of the copy into place."""
         assert self._progress.copy is not None
         means, directory = self._means, self._config.data_dir
-        state = certstate.read(directory, _STAGED)
+        state = self._staged_state()
         if state is not None and state.position < means.log_behind:
             self._save(replace(self._progress, phase=Phase.COPYING))
             raise ProgramError("the copy is too old already: the others' logs begin after it")
@@ -365,6 +409,27 @@ class Rebuild:
         await self._means.start_server()
 
     # ---- help --------------------------------------------------------------------------------
+
+    def _staged_state(self) -> CertificationState | None:
+        """Return the checkpoint that was fetched with the copy, if there was one.
+
+        Raises:
+            ProgramError: it can't be read any more, so the copy is of no use. Without it a log that
+                does not hold what follows the copy would never begin. Or it is of another cluster:
+                then it is of use only as far as both have the same log.
+        """
+        config = self._config
+        state, trouble = certstate.read(config.data_dir, _STAGED), ""
+        if state is None and (self._needs_others_log or self._means.log_base > 0):
+            trouble = "the checkpoint that belongs to the copy is lost"
+        elif state is not None and state.cluster_id != str(config.cluster_id):
+            common = int(Note(config.data_dir, SPLIT_AT).text or 0)
+            if state.newest > common:
+                trouble = f"the copy is of cluster {state.cluster_id}"
+        if trouble:
+            self._save(replace(self._progress, phase=Phase.COPYING))
+            raise ProgramError(trouble)
+        return state
 
     def _copied_state(self, phase: Phase) -> CertificationState | None:
         """Return the checkpoint that belongs to the copy, once there is one."""
@@ -416,6 +481,7 @@ class Rebuild:
         try:
             yield
         except (ProgramError, OSError):
+            await self._means.discard()  # without it this phase fails again, and ends here
             self._save(replace(self._progress, phase=Phase.COPYING))
             raise
 

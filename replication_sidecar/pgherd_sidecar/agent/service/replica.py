@@ -55,11 +55,11 @@ class Replica:
         recovery, recorded = config.recovery, verdicts.load(config.data_dir)
         self.markers = Markers(config)
         self._standing = Standing(config, host)
-        self._fitness = Fitness(
-            config,
-            identity,
-            Rebuild(config, recovery, LocalMeans(config, recovery, host)) if recovery else None,
-        )
+        rebuild = None
+        if recovery is not None:
+            rebuild = Rebuild(config, recovery, LocalMeans(config, recovery, host))
+            rebuild.make_room()  # the log is opened next, and may need it
+        self._fitness = Fitness(config, identity, rebuild)
         self._sessions = Sessions(
             config,
             host,

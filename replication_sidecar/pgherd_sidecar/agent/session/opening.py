@@ -13,11 +13,12 @@ import psycopg
 
 from pgherd_sidecar.agent.apply.applier import connect_pipeline
 from pgherd_sidecar.agent.base.config import NodeConfig
-from pgherd_sidecar.agent.base.errors import SkippedError
+from pgherd_sidecar.agent.base.errors import LeftBehindError, SkippedError
 from pgherd_sidecar.agent.checkpoint import certstate
 from pgherd_sidecar.agent.checkpoint.verdicts import Verdicts
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
+from pgherd_sidecar.agent.membership.notes import SPLIT_AT, Note
 from pgherd_sidecar.agent.recovery import progress
 from pgherd_sidecar.agent.server import deadman, startup
 from pgherd_sidecar.agent.standing.standing import Standing
@@ -69,6 +70,7 @@ async def open_server(
 
     Raises:
         LeftBehindError: the database and the log don't meet.
+        UnreadableError: whether they do is told by a checkpoint of another version.
         IdentityError: the database is further than the sidecar's directory.
         DivergedError, psycopg.Error, ServerGoneError: as for ``prepare_server``.
     """
@@ -90,11 +92,11 @@ async def open_server(
         await startup.refuse_lost_identity(config, admin, identity.incarnation)
         incarnation = await asyncio.to_thread(identity.next_incarnation)
         server = await startup.prepare_server(config, admin, watch, incarnation)
-        _check_log(config, host, server.chain_end)
+        require_log(config, host, server.chain_end)
         await stack.enter_async_context(deadman.armed(config, admin))
         apply, repair = await pipeline("pgherd apply"), await pipeline("pgherd repair")
-        state = certstate.state_for(
-            certstate.read(config.data_dir),
+        state = certstate.state_in(
+            config.data_dir,
             ReplicatedState(host.extent.first_numbers, config.limits.certification_keys),
             chain_end=server.chain_end,
             log_base=host.extent.base,
@@ -139,17 +141,34 @@ async def _skips(
     return frozenset(standing.databases.skipped), passed
 
 
-def _check_log(config: NodeConfig, host: LogHost, chain_end: int) -> None:
+def require_log(config: NodeConfig, host: LogHost, chain_end: int) -> None:
     """Refuse a database that goes beyond this member's log, unless it is a partner's copy (C18).
 
-    Nothing is applied before it is flushed here, so a part of the log is lost.
+    Nothing is applied before it is flushed here, so a part of the log is lost. Refuse a copy that
+    goes beyond what was common when this member split off from its cluster meanwhile: the partner
+    may be of the other one, and the same positions are others there.
 
     Raises:
-        IdentityError: it does.
+        IdentityError: it goes beyond the log.
+        LeftBehindError: the copy goes beyond what was common.
     """
-    copied = progress.load_progress(config.data_dir).phase is not progress.Phase.IDLE
-    if chain_end > host.extent.last and not copied:
+    phase = progress.load_progress(config.data_dir).phase
+    if chain_end > host.extent.last and phase is progress.Phase.IDLE:
         raise IdentityError(
             f"the database ends at GID {chain_end}, the log of member {config.name} at "
             f"{host.extent.last}: a part of the log is lost"
         )
+    common = Note(config.data_dir, SPLIT_AT)
+    if not common.text:
+        return
+    if phase is progress.Phase.IDLE:
+        common.clear()  # the database is no copy, or has caught up since
+        return
+    checkpoint = certstate.read(config.data_dir)
+    covered = max(chain_end, checkpoint.newest if checkpoint is not None else 0)
+    if covered > int(common.text):
+        raise LeftBehindError(
+            f"the copy of a partner goes up to GID {covered}, and this member has split off from "
+            f"its cluster at {common.text}"
+        )
+    common.clear()  # what it goes on to from here is of its own cluster

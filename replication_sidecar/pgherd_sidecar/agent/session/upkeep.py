@@ -262,7 +262,10 @@ class Upkeep:
             or (wanted is not None and self._checkpointed < wanted <= self._log_begin)
         )
         if moved > 0 and due:
+            before = self._covered
             await self._checkpoint()
+            if self._covered == before:
+                return  # none was written: the one that there is may need more of the log
             _, held = await self._look_at_holds()  # a joiner may have asked in the meantime
             self._host.trim(self._checkpointed if held is None else min(self._checkpointed, held))
             base = self._host.extent.base

@@ -25,31 +25,36 @@ class CheckpointError(ValueError):
     """The bytes are no intact checkpoint of a version that this member reads."""
 
 
+class CheckpointVersionError(CheckpointError):
+    """The checkpoint is intact, as far as can be told, and another version wrote it."""
+
+
 def pack(arrays: "Iterable[array[int]]") -> bytes:
     """Pack the arrays into one checksummed byte string."""
     parts = []
     for numbers in arrays:
         parts += [_COUNT.pack(len(numbers)), _swapped(numbers).tobytes()]
     payload = b"".join(parts)
-    return _FRAME.pack(_MAGIC, _VERSION, _checksum(payload)) + payload
+    return _FRAME.pack(_MAGIC, _VERSION, _checksum(payload, _VERSION)) + payload
 
 
 def unpack(data: bytes) -> "list[array[int]]":
     """Return the arrays that ``pack`` was given.
 
     Raises:
-        CheckpointError: damaged, cut off, or of another version.
+        CheckpointError: damaged or cut off.
+        CheckpointVersionError: of another version.
     """
     if len(data) < _FRAME.size:
         raise CheckpointError("cut off")
     magic, version, checksum = _FRAME.unpack_from(data)
     if magic != _MAGIC:
         raise CheckpointError("not a state checkpoint")
-    if version != _VERSION:
-        raise CheckpointError(f"version {version}, this member reads {_VERSION}")
     payload = memoryview(data)[_FRAME.size :]
-    if _checksum(payload) != checksum:
+    if _checksum(payload, version) != checksum:
         raise CheckpointError("checksum does not match")
+    if version != _VERSION:
+        raise CheckpointVersionError(f"version {version}, this member reads {_VERSION}")
     arrays = []
     position = 0
     while position < len(payload):
@@ -59,8 +64,8 @@ def unpack(data: bytes) -> "list[array[int]]":
     return arrays
 
 
-def _checksum(payload: bytes | memoryview) -> int:
-    return zlib.crc32(payload, zlib.crc32(_VERSION.to_bytes(2)))
+def _checksum(payload: bytes | memoryview, version: int) -> int:
+    return zlib.crc32(payload, zlib.crc32(version.to_bytes(2)))
 
 
 def _swapped(numbers: "array[int]") -> "array[int]":

@@ -384,7 +384,8 @@ class ReplicatedState:
         """Rebuild the state at the checkpoint's position.
 
         Raises:
-            CheckpointError: damaged, cut off, or of another version.
+            CheckpointError: damaged or cut off.
+            CheckpointVersionError: of another version.
         """
         arrays = frame.unpack(data)
         head, members, retired, intentions, newest, open_pieces, databases, *rest = arrays

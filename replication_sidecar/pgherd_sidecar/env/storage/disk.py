@@ -8,6 +8,7 @@ All of it blocks; the storage above is called from a worker thread.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -42,7 +43,10 @@ class Directory(Protocol):
         """Return the names of all files."""
 
     def create(self, name: str, size: int) -> File:
-        """Create or empty a file and fill it with `size` zero bytes, written out, not synced."""
+        """Create or empty a file and fill it with `size` zero bytes, written out, not synced.
+
+        One for which there is no room is removed again.
+        """
 
     def open(self, name: str) -> File:
         """Open an existing file for reading and writing."""
@@ -111,8 +115,14 @@ class RealDirectory:
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         file = RealFile(os.open(self._path / name, flags, 0o600))
-        for offset in range(0, size, len(_ZEROS)):
-            file.write(offset, _ZEROS[: size - offset])
+        try:
+            for offset in range(0, size, len(_ZEROS)):
+                file.write(offset, _ZEROS[: size - offset])
+        except OSError:
+            file.close()
+            with suppress(OSError):
+                self.remove(name)
+            raise
         return file
 
     def open(self, name: str) -> RealFile:

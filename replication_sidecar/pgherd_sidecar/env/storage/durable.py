@@ -5,6 +5,7 @@ The ordered log has its own (``disk``), which its tests can make fail.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -31,15 +32,21 @@ def replace(directory: Path, name: str, content: bytes, mode: int = 0o666) -> No
         mode: of a new file, less the umask.
 
     Raises:
-        OSError: it can't be written; the old one is still there.
+        OSError: it can't be written; the old one is still there, and nothing of the new one: it
+            may have taken all the room that there was.
     """
     new = directory / (name + ".new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    with os.fdopen(os.open(new, flags, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(directory / name)
+    try:
+        with os.fdopen(os.open(new, flags, mode), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(directory / name)
+    except OSError:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
     sync_directory(directory)
 
 

@@ -406,6 +406,8 @@ class SegmentLog:
         self._save_control(None)  # if this segment is lost with all that will be in it, that shows
 
     def _make_spare(self, size: int) -> None:
+        if _SPARE in self._directory.names():  # of an earlier process: its room may be all there is
+            self._directory.remove(_SPARE)
         file = self._directory.create(_SPARE + ".new", size)
         file.sync()
         file.close()
