@@ -403,3 +403,24 @@ async def test_nobody_gives_way_to_a_session_that_has_committed_since(
             await asyncio.sleep(1)
             await holder.execute("ROLLBACK")
             await asyncio.gather(waiting, sleeping)
+
+
+@pytest.mark.skipif(not NATIVE, reason="PGHERD_TEST_NATIVE is not set")
+async def test_who_waits_within_a_cascade_hears_40001(herd: LocalHerd, schema: str) -> None:
+    """Nothing is captured yet: a DELETE of a parent has only noted when its checks began."""
+    async with (
+        connect(herd, "n1", schema) as far,
+        connect(herd, "n2", schema) as victim,
+        connect(herd, "n2", schema) as holder,
+    ):
+        await far.execute("CREATE TABLE child (id int PRIMARY KEY REFERENCES t ON DELETE CASCADE)")
+        await far.execute("INSERT INTO child VALUES (1)")
+        await asyncio.to_thread(settle, herd)
+        await holder.execute("BEGIN; SELECT FROM child FOR KEY SHARE")
+        deleting = asyncio.create_task(victim.execute("DELETE FROM t WHERE id = 1"))
+        await asyncio.sleep(0.2)
+        await far.execute("UPDATE t SET v = 5 WHERE id = 1")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            await deleting
+        await holder.execute("ROLLBACK")
+        await victim.execute("DELETE FROM t WHERE id = 1")
