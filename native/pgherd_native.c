@@ -46,8 +46,8 @@ pgherd_native_interface(PG_FUNCTION_ARGS)
 
 /*
  * Trigger of the capture tables, before the first row of a transaction is
- * added: there is something to certify.  If that is rolled back to a
- * savepoint, the hook finds no row.
+ * added, or the note that its checks have begun: there may be something to
+ * certify.  If that is rolled back to a savepoint, the hook finds no row.
  */
 Datum
 pgherd_native_arm(PG_FUNCTION_ARGS)

@@ -314,7 +314,7 @@ async def test_the_sidecar_s_own_writers_are_nobody_s_victims(
             while found[0] != "Lock":
                 cursor = await admin.execute(
                     "SELECT wait_event_type,"
-                    " (SELECT array_agg(b.pid) FROM pgherd.blockers(ARRAY[s.pid]) b)"
+                    " (SELECT array_agg(b.pid) FROM pgherd.blockers(ARRAY[s.pid], '{0}') b)"
                     " FROM pg_stat_activity s WHERE s.pid = %s",
                     (waits.info.backend_pid,),
                 )
@@ -391,3 +391,56 @@ async def test_who_has_filled_the_table_of_locks_gives_way(herd: LocalHerd, sche
             await holder.execute("SELECT 1")
     await assert_everywhere(herd, schema, 3, 1)
     assert complaints(herd) == before
+
+
+async def test_nobody_gives_way_to_a_session_that_has_committed_since(
+    herd: LocalHerd, schema: str
+) -> None:
+    """Its COMMIT took long. What it waits for in its next transaction is its own affair."""
+    async with (
+        connect(herd, "n1", schema) as far,
+        connect(herd, "n2", schema) as patient,
+        connect(herd, "n2", schema) as holder,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        await far.execute("CREATE TABLE other (id int PRIMARY KEY)")
+        await asyncio.to_thread(settle, herd)
+        for number in (101, 102, 103):  # the sidecar knows within half a second who has committed
+            slow = [await stack.enter_async_context(connect(herd, "n2", schema)) for _ in range(8)]
+            for row, one in enumerate(slow, 1):
+                await one.execute(f"BEGIN; SELECT FROM t WHERE id = {row} FOR UPDATE")
+            sleeping = asyncio.gather(
+                *(one.execute("SELECT pg_sleep(600)") for one in slow), return_exceptions=True
+            )
+            await holder.execute("BEGIN; LOCK TABLE other IN EXCLUSIVE MODE")
+            await far.execute("UPDATE t SET v = v + 1 WHERE id <= 4")  # n2 needs two seconds
+            await asyncio.sleep(0.2)
+            committing = asyncio.create_task(patient.execute(f"INSERT INTO t VALUES ({number}, 0)"))
+            await asyncio.sleep(0.2)
+            await far.execute("UPDATE t SET v = v + 1 WHERE id BETWEEN 5 AND 8")
+            await committing
+            waiting = asyncio.create_task(patient.execute(f"INSERT INTO other VALUES ({number})"))
+            await asyncio.sleep(1)
+            await holder.execute("ROLLBACK")
+            await asyncio.gather(waiting, sleeping)
+
+
+@pytest.mark.skipif(not NATIVE, reason="PGHERD_TEST_NATIVE is not set")
+async def test_who_waits_within_a_cascade_hears_40001(herd: LocalHerd, schema: str) -> None:
+    """Nothing is captured yet: a DELETE of a parent has only noted when its checks began."""
+    async with (
+        connect(herd, "n1", schema) as far,
+        connect(herd, "n2", schema) as victim,
+        connect(herd, "n2", schema) as holder,
+    ):
+        await far.execute("CREATE TABLE child (id int PRIMARY KEY REFERENCES t ON DELETE CASCADE)")
+        await far.execute("INSERT INTO child VALUES (1)")
+        await asyncio.to_thread(settle, herd)
+        await holder.execute("BEGIN; SELECT FROM child FOR KEY SHARE")
+        deleting = asyncio.create_task(victim.execute("DELETE FROM t WHERE id = 1"))
+        await asyncio.sleep(0.2)
+        await far.execute("UPDATE t SET v = 5 WHERE id = 1")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            await deleting
+        await holder.execute("ROLLBACK")
+        await victim.execute("DELETE FROM t WHERE id = 1")

@@ -24,7 +24,17 @@ from .localherd import LocalHerd, free_port_base, home, query, settle, standing
 _SLOW_S = 5  # long enough to be killed meanwhile, and less than a member takes for a try
 
 #: Extensions that the copy has files of. The second of them makes a schema for itself.
-_EXTENSIONS = ("gadget", "gears", "gizmo", "slow")
+_EXTENSIONS = ("gadget", "gears", "gizmo", "keepers", "slow")
+
+#: As the scripts of pgq and others do it: roles are made unless they are there.
+_ROLES = """
+DO $$ BEGIN
+    IF to_regrole('keeper') IS NULL THEN CREATE ROLE keeper; END IF;
+    IF to_regrole('"Head"') IS NULL THEN CREATE ROLE "Head" CREATEDB IN ROLE keeper; END IF;
+END $$;
+REVOKE ALL ON FUNCTION keepers() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION keepers() TO keeper;
+"""
 
 
 def _installation(into: Path) -> Path:
@@ -55,6 +65,7 @@ def _installation(into: Path) -> Path:
         (share / "extension" / f"{name}.control").write_text(control)
         body = f"SELECT pg_sleep({_SLOW_S});" if name == "slow" else ""
         made = f"{body} CREATE FUNCTION {name}() RETURNS int LANGUAGE sql AS 'SELECT 1';"
+        made += _ROLES if name == "keepers" else ""
         (share / "extension" / f"{name}--1.0.sql").write_text(made)
         change = f"CREATE FUNCTION {name}_more() RETURNS int LANGUAGE sql AS 'SELECT 2';"
         (share / "extension" / f"{name}--1.0--1.1.sql").write_text(change)
@@ -156,6 +167,21 @@ def test_an_extension_that_makes_its_schema(unlike: LocalHerd, schema: str) -> N
         assert query(unlike.dsn(node), "SELECT gears.gears()") == [(1,)]
     owners = "SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'gears'"
     assert len({str(query(unlike.dsn(node), owners)) for node in ["n1", "n2", "n3"]}) == 1
+
+
+def test_roles_that_an_extension_makes_are_made_first(unlike: LocalHerd, schema: str) -> None:
+    """Each member would make its own, and all but one would lose them with all grants."""
+    makes = 'makes roles: keeper, "Head"'
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match=makes) as it:
+        _run(unlike, "n1", schema, f"CREATE EXTENSION keepers SCHEMA {schema}")
+    hint = it.value.diag.message_hint or ""
+    first = hint.partition(": ")[2]
+    assert first == 'CREATE ROLE keeper; CREATE ROLE "Head" CREATEDB; GRANT keeper TO "Head";'
+    _run(unlike, "n1", schema, first, f"CREATE EXTENSION keepers SCHEMA {schema}")
+    _alike(unlike, schema)
+    may = f"SELECT has_function_privilege('Head', '{schema}.keepers()', 'execute')"
+    for node in ["n1", "n2", "n3"]:
+        assert query(unlike.dsn(node), may) == [(True,)]
 
 
 @pytest.mark.parametrize(

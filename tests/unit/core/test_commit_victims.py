@@ -218,6 +218,14 @@ def test_a_session_in_the_way_of_two_is_ended_once() -> None:
     assert [order.act for order in orders] == [Act.GIVE_WAY]
 
 
+def test_a_commit_is_looked_after_in_its_own_transaction_only() -> None:
+    node = Node()
+    node.certified(gid=40, since_s=5.0)
+    waiting = node.victims.waiting(AT_WORK, 6.1)
+    asked = dict(zip(waiting, node.victims.transactions(waiting), strict=True))
+    assert asked == {WRITER: 0, PID: XID}
+
+
 def test_a_commit_that_takes_long_is_looked_after_like_a_writer() -> None:
     node = Node()
     node.certified(gid=40, since_s=5.0)

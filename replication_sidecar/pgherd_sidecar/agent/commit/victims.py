@@ -88,8 +88,8 @@ class LockWatcher:
             await self._forget_marks()
             return
         rows = await self._connection.execute(
-            "SELECT waiter, pid, xid, waits_s, idle_s, prepared FROM pgherd.blockers($1)",
-            (list(waiting),),
+            "SELECT waiter, pid, xid, waits_s, idle_s, prepared FROM pgherd.blockers($1, $2)",
+            (list(waiting), self._victims.transactions(waiting)),
         )
         found = [Blocker(*row) for row in await rows.fetchall()]
         blockers = [one for one in found if one.pid != self.spared or not one.pid]

@@ -192,6 +192,14 @@ class Victims:
         }
         return dict(at_work) | stuck
 
+    def transactions(self, waiting: Mapping[int, int]) -> list[int]:
+        """In which transactions these have to have a free way: 32 bits of xids, 0 for writers.
+
+        A session may have committed unnoticed. In its next transaction it waits like any other.
+        """
+        xids = {(link.pid, link.gid): link.xid & _XID_MASK for link in self._chain.locals()}
+        return [xids.get(item, 0) for item in waiting.items()]
+
     def clear(self) -> None:
         """Nobody's way has to be free."""
         self._first_seen.clear()

@@ -103,7 +103,8 @@ EXCEPTION
         RETURN SQLERRM;
 END $$;
 
--- The trigger of the capture tables that arms the pre-commit hook: see 020_hook.sql, or the module.
+-- The trigger of the capture tables that arms the pre-commit hook: see 020_hook.sql, or the module. The module is armed by
+-- the note that checks have begun (032), too: a cascade may be in the way of others (give_way() in 060) before it is captured.
 CREATE OR REPLACE FUNCTION pgherd.make_arm_triggers(native bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
 DECLARE side int;
@@ -111,7 +112,7 @@ BEGIN
     FOR side IN 0..1 LOOP
         EXECUTE format('DROP TRIGGER IF EXISTS arm ON pgherd.capture_%s', side);
         EXECUTE format(CASE WHEN native
-                            THEN 'CREATE TRIGGER arm BEFORE INSERT ON pgherd.capture_%s FOR EACH ROW WHEN (NEW.seq = 1)'
+                            THEN 'CREATE TRIGGER arm BEFORE INSERT ON pgherd.capture_%s FOR EACH ROW WHEN (NEW.seq <= 1)'
                                  ' EXECUTE FUNCTION pgherd.native_arm()'
                             ELSE 'CREATE CONSTRAINT TRIGGER arm AFTER INSERT ON pgherd.capture_%s'
                                  ' DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.seq = 1)'

@@ -276,6 +276,9 @@ BEGIN
     END IF;
     PERFORM pgherd.check_publications();
     PERFORM pgherd.check_dependents();
+    IF before ->> 'tag' LIKE '% EXTENSION' THEN
+        PERFORM pgherd.check_script_roles();
+    END IF;
     IF before ->> 'searches' <> pgherd.text_search_meaning(before ->> 'tag') THEN
         PERFORM pgherd.check_text_search();
     END IF;

@@ -233,6 +233,35 @@ BEGIN
                            'roles', '[]'::jsonb), hoisted);
 END $$;
 
+-- Every member executes the script of an extension. A role that it made there would be another one than here: only the
+-- first that is ordered could keep the name, and with it what the script grants (see above). A script that finds its roles
+-- makes none.
+CREATE OR REPLACE FUNCTION pgherd.check_script_roles() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    made     oid[] := array(SELECT a.oid FROM pg_authid a JOIN pgherd.shared_roles r ON r.oid = a.oid
+                             WHERE pgherd.is_new(a.xmin)
+                               AND NOT EXISTS (SELECT FROM pgherd.shared s WHERE s.key[1] = 'role' AND s.id = a.oid));
+    commands text;
+BEGIN
+    IF made <> '{}' THEN
+        SELECT string_agg(c.command, '; ' ORDER BY c.place, c.id) INTO commands FROM (
+            SELECT 1, a.oid, concat('CREATE ROLE ', a.oid::regrole, CASE WHEN a.rolcanlogin THEN ' LOGIN' END,
+                             CASE WHEN a.rolsuper THEN ' SUPERUSER' END, CASE WHEN NOT a.rolinherit THEN ' NOINHERIT' END,
+                             CASE WHEN a.rolcreatedb THEN ' CREATEDB' END, CASE WHEN a.rolcreaterole THEN ' CREATEROLE' END,
+                             CASE WHEN a.rolreplication THEN ' REPLICATION' END, CASE WHEN a.rolbypassrls THEN ' BYPASSRLS' END)
+              FROM pg_authid a WHERE a.oid = ANY (made)
+            UNION ALL
+            SELECT 2, m.member, format('GRANT %s TO %s%s', m.roleid::regrole, m.member::regrole, CASE WHEN m.admin_option THEN ' WITH ADMIN OPTION' END)
+              FROM pg_auth_members m
+             WHERE (m.roleid = ANY (made) OR m.member = ANY (made))) AS c(place, id, command);
+        PERFORM pgherd.refuse('the script of an extension makes roles: '
+                              || (SELECT string_agg(u.id::regrole::text, ', ' ORDER BY u.id) FROM unnest(made) AS u(id)),
+            'Each member would make roles of its own. If the script makes only those that it does not find, make them'
+            || ' before, and repeat: ' || commands || ';');
+    END IF;
+END $$;
+
 -- ---- on the other members
 
 -- A role that is no business of other members has that name.

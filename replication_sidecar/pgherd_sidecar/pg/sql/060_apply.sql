@@ -56,13 +56,16 @@ CREATE OR REPLACE VIEW pgherd.own_sessions AS
                                   'pgherd large', 'pgherd watch', 'pgherd upkeep', 'pgherd alone')
        AND s.datname = current_database() AND s.usename IN (current_user, 'pgherd_apply');
 
--- Sessions that hold what these wait for: who waits, who holds it in which transaction (0: it has no xid), for
--- how long that one has waited for a lock itself, and for how long it has been idle (0: not at all). A prepared
--- transaction has no session (pid 0): it is known by its name, `prepared`. The activity
+DROP FUNCTION IF EXISTS pgherd.blockers(int[]); -- that of an earlier version did not ask for transactions
+
+-- Sessions that hold what these wait for, in these transactions (32 bits of their xids; 0: in any): who waits, who holds it
+-- in which transaction (0: it has no xid), for how long that one has waited for a lock itself, and for how long it has been
+-- idle (0: not at all). A prepared transaction has no session (pid 0): it is known by its name, `prepared`. The activity
 -- is one snapshot, older than the locks. On a busy machine most of those that take long wait for nobody, and the
 -- view of all activity costs far more than to see that.
 CREATE OR REPLACE FUNCTION pgherd.blockers(
-    waiting int[], OUT waiter int, OUT pid int, OUT xid int8, OUT waits_s float8, OUT idle_s float8, OUT prepared text)
+    waiting int[], xids int8[],
+    OUT waiter int, OUT pid int, OUT xid int8, OUT waits_s float8, OUT idle_s float8, OUT prepared text)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -88,6 +91,8 @@ BEGIN
                                        w.objid, w.objsubid)
             WHERE w.pid = s.pid AND NOT w.granted)
      WHERE s.pid = ANY (waiting) AND s.wait_event_type = 'Lock' AND NOT (b.pid = s.pid)
+       AND (SELECT u.xid FROM unnest(waiting, xids) AS u(process, xid) WHERE u.process = s.pid)
+           IN (0, coalesce(s.backend_xid::text::int8, 0))
        -- The applier holds tokens that commits wait for, also in the moment between two batches.
        AND b.pid NOT IN (SELECT w.pid FROM pgherd.own_sessions w WHERE w.name <> 'pgherd large');
 END $$;
