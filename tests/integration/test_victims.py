@@ -393,6 +393,7 @@ async def test_who_has_filled_the_table_of_locks_gives_way(herd: LocalHerd, sche
     assert complaints(herd) == before
 
 
+@pytest.mark.long
 async def test_nobody_gives_way_to_a_session_that_has_committed_since(
     herd: LocalHerd, schema: str
 ) -> None:
