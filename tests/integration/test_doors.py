@@ -221,11 +221,13 @@ def test_a_member_whose_sidecar_was_ended_says_so_until_it_is_back(
     description = load(home(herd))
     process = Sidecar(description, description.member("n3")).process()
     assert process is not None
+    query(herd.dsn("n3"), "UPDATE pgherd.node SET held = true")
     process.signal(how)
     reached("told", lambda: is_read_only(herd, "n3"))
     reached("silent", lambda: asked(herd, "n3", "/live")[0] == 0)
     why = query(herd.app_dsn("n3"), "SELECT pgherd.why_read_only()")
     assert why == [("its sidecar does not run",)]
+    assert query(herd.dsn("n3"), "SELECT writable FROM pgherd.partner_status()") == [(False,)]
     herd.must("kill", "n3", "--process", "postgres")  # it is there after a crash, too
     herd.must("start", "n3")
     assert not is_read_only(herd, "n3")

@@ -4,9 +4,11 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from patience import in_time
+from pgherd_sidecar.agent.server import postmaster
 from pgherd_sidecar.env.processes import programs
 from pgherd_sidecar.env.processes.programs import ProgramError, end_leftovers, run_program
 
@@ -55,6 +57,26 @@ async def test_what_a_line_raises_ends_the_program() -> None:
 
     with pytest.raises(ProgramError, match="not with pid"):
         await run_program(SHELL, "-c", "echo pid; sleep 600", on_line=refuse)
+
+
+async def test_a_server_that_outlives_its_death_keeps_its_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It sleeps in the kernel, on a disk that hangs."""
+
+    class Undying:
+        pid = 77
+
+        def signal(self, number: int) -> bool:
+            return True
+
+        async def wait_exit(self, timeout_s: float) -> bool:
+            return False
+
+    monkeypatch.setattr(postmaster, "running", lambda *_: Undying())
+    given: Any = None
+    with pytest.raises(ProgramError, match=r"process 77\) does not end"):
+        await postmaster.stop(given, given)
 
 
 async def test_cancelling_ends_the_program_and_what_it_has_started() -> None:

@@ -29,6 +29,7 @@ async def settle(directory: Path, fingerprint: str, then: str = "exit 0") -> str
     recovery = recovery.model_copy(update={"postgres_bin": programs, "overlay": None})
     copy = directory / "copy"
     copy.mkdir()
+    (copy / "postgresql.auto.conf").write_text("archive_mode = 'on'\n")
     await basebackup.make_own(
         config, recovery, copy, needed_gid=7, fingerprint=fingerprint, sequences={"s": 3}
     )
@@ -54,7 +55,7 @@ async def test_a_copy_of_another_cluster_is_refused_unless_it_is_common(tmp_path
 async def test_a_copy_does_not_go_on_with_its_partners_archive(tmp_path: Path) -> None:
     await settle(tmp_path, "abc")
     settings = (tmp_path / "copy" / "postgresql.auto.conf").read_text().splitlines()
-    assert "archive_mode = 'off'" in settings
+    assert settings[0] == "archive_mode = 'on'" and "archive_mode = 'off'" in settings[1:]
 
 
 async def test_a_server_that_hashes_otherwise_is_unfit_for_good(tmp_path: Path) -> None:

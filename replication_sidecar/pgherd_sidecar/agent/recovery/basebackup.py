@@ -23,6 +23,7 @@ from pgherd_sidecar.env.processes.programs import ProgramError, bytes_of, end_le
 from pgherd_sidecar.env.storage import durable
 
 _FINGERPRINT = re.compile(r'key_fingerprint = "(\w+)"')
+_SETTINGS = "postgresql.auto.conf"
 _NO_ARCHIVE_LINE = "archive_mode = 'off'\n"
 """A copy writes other WAL than its partner, under names that the partner's archive may hold."""
 _OWN_SEQUENCES = (
@@ -124,9 +125,9 @@ async def make_own(
     for path in recovery.overlay.iterdir() if recovery.overlay is not None else ():
         await asyncio.to_thread(durable.replace, target, path.name, path.read_bytes())
     (target / "postmaster.pid").unlink(missing_ok=True)  # of an attempt that was killed
-    with (target / "postgresql.auto.conf").open("a") as settings:
-        settings.write(READ_ONLY_LINE)  # until the sidecar says otherwise
-        settings.write(_NO_ARCHIVE_LINE)
+    settings = (target / _SETTINGS).read_text() + READ_ONLY_LINE  # until the sidecar says otherwise
+    settings += _NO_ARCHIVE_LINE
+    await asyncio.to_thread(durable.replace, target, _SETTINGS, settings.encode(), 0o600)
     common = int(Note(config.data_dir, SPLIT_AT).text or 0)
     of_this_cluster = sql.SQL(_OF_THIS_CLUSTER).format(str(config.cluster_id), common)
     own_sequences = sql.SQL(_OWN_SEQUENCES).format(json.dumps(sequences)).as_string(None)

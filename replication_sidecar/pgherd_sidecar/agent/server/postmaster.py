@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pgherd_sidecar.agent.base.config import NodeConfig, RecoverySettings
 from pgherd_sidecar.env.processes.detached import ProcessId, postmaster
-from pgherd_sidecar.env.processes.programs import run_program
+from pgherd_sidecar.env.processes.programs import ProgramError, run_program
 
 _STOP_S = ((signal.SIGQUIT, 20.0), (signal.SIGKILL, 10.0))
 """PostgreSQL's immediate shutdown, and what always ends it; seconds for each."""
@@ -40,7 +40,11 @@ def running(config: NodeConfig, recovery: RecoverySettings) -> ProcessId | None:
 
 
 async def stop(config: NodeConfig, recovery: RecoverySettings) -> None:
-    """Stop the server if it runs, at once: its data are about to be replaced."""
+    """Stop the server if it runs, at once: its data are about to be replaced.
+
+    Raises:
+        ProgramError: it does not end.
+    """
     server = running(config, recovery)
     if server is None:
         return
@@ -48,6 +52,7 @@ async def stop(config: NodeConfig, recovery: RecoverySettings) -> None:
         server.signal(number)
         if await server.wait_exit(wait_s):
             return
+    raise ProgramError(f"the server (process {server.pid}) does not end, although it was killed")
 
 
 async def start(config: NodeConfig, recovery: RecoverySettings) -> None:

@@ -14,7 +14,7 @@ BEGIN
         PERFORM pg_catalog.pg_sleep(0.2);
         COMMIT;
     END LOOP;
-    UPDATE pgherd.node SET writable = false, reason = 'its sidecar does not run';
+    UPDATE pgherd.node SET writable = false, held = false, reason = 'its sidecar does not run';
     COMMIT;
     PERFORM pgherd.dblink_exec(conninfo, 'ALTER SYSTEM SET default_transaction_read_only = on');
     PERFORM pg_catalog.pg_reload_conf();
