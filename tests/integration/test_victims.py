@@ -397,7 +397,7 @@ async def test_who_has_filled_the_table_of_locks_gives_way(herd: LocalHerd, sche
 async def test_nobody_gives_way_to_a_session_that_has_committed_since(
     herd: LocalHerd, schema: str
 ) -> None:
-    """Its COMMIT took long. What it waits for in its next transaction is its own affair."""
+    """Its COMMIT took long. A wait in its next transaction is its own affair."""
     async with (
         connect(herd, "n1", schema) as far,
         connect(herd, "n2", schema) as patient,

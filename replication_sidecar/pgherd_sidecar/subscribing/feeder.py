@@ -14,9 +14,9 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 import structlog
@@ -24,6 +24,7 @@ import structlog
 from pgherd_sidecar.client.admin import AdminClient, AdminError
 from pgherd_sidecar.client.stream.changelog import ChangeLog
 from pgherd_sidecar.client.stream.changes import ChangesError, PositionLostError
+from pgherd_sidecar.env.finishing import to_its_end
 from pgherd_sidecar.subscribing.care import Care, collect_seldom, end_all, log_to_standard_error
 from pgherd_sidecar.subscribing.copying import Provider, of_member
 from pgherd_sidecar.subscribing.feeding import Feeding
@@ -164,7 +165,7 @@ class _Care(Care):
         if is_own:
             reason = "the subscriber is this very herd: give --to of another one"
             await self._stop(reason)  # before others miss what was made there
-            await _to_its_end(one.leave())
+            await to_its_end(one.leave())
             raise StoppedError(reason)
         if found is not None:
             raise StoppedError(followed.why_no_herd(found))
@@ -382,15 +383,6 @@ class Feeder:
             else:
                 care = _Care(self._order, one, needed[one.name])
                 self._caring[one.name] = one, care, asyncio.create_task(care.run())
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Do something wholly, also if the caller is cancelled meanwhile."""
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.shield(task)
-    finally:
-        await asyncio.wait({task})
 
 
 async def _subscriptions(session: Session) -> list[Subscription]:

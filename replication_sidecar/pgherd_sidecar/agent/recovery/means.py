@@ -7,9 +7,9 @@ may be repeated after it was interrupted at any point.
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import psycopg
 
@@ -22,6 +22,7 @@ from pgherd_sidecar.agent.recovery.partners import Offer, Partners, servers_of
 from pgherd_sidecar.agent.server import postmaster as server
 from pgherd_sidecar.agent.server import startup
 from pgherd_sidecar.core.consensus import LogBase
+from pgherd_sidecar.env.finishing import to_its_end
 from pgherd_sidecar.env.processes.pacing import Pace
 
 
@@ -213,7 +214,7 @@ class LocalMeans:
 
     async def discard(self) -> None:
         """See Means; when cancelled another copy may be begun, which must not be removed, too."""
-        await _to_its_end(asyncio.to_thread(self.make_room))
+        await to_its_end(asyncio.to_thread(self.make_room))
 
     async def note_sequences(self) -> None:
         """See Means."""
@@ -287,7 +288,7 @@ class LocalMeans:
 
     async def begin_log_after(self, base: LogBase) -> None:
         """See Means; not left half done when cancelled, because the member is deaf meanwhile."""
-        await _to_its_end(self._host.begin_after(base))
+        await to_its_end(self._host.begin_after(base))
 
     async def start_server(self) -> None:
         """See Means."""
@@ -296,15 +297,6 @@ class LocalMeans:
     async def tidy(self) -> None:
         """See Means; when cancelled another copy may be begun, which must not be removed, too."""
         if basebackup.copies(self._target):
-            await _to_its_end(asyncio.to_thread(basebackup.remove_copies, self._target))
+            await to_its_end(asyncio.to_thread(basebackup.remove_copies, self._target))
         old = basebackup.replaced(self._target)
         await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
-
-
-async def _to_its_end(doing: Coroutine[Any, Any, None]) -> None:
-    """Do all of something, also when cancelled meanwhile."""
-    task = asyncio.ensure_future(doing)
-    try:
-        await asyncio.shield(task)
-    finally:
-        await asyncio.wait({task})
