@@ -528,6 +528,21 @@ async def test_a_publication_comes_before_or_after_who_writes_its_tables(
         await run(admins[1], f"DROP PUBLICATION {schema}")
 
 
+async def test_a_publication_of_more_tables_leaves_the_writers_of_others_alone(
+    connections: list[Connection], admins: list[Connection], schema: str
+) -> None:
+    """Dumps add the tables of a publication one by one, and pg_restore repeats nothing."""
+    await spread(connections, 0, "CREATE TABLE pa (a int PRIMARY KEY); CREATE TABLE pb (a int)")
+    await run(admins[1], f"CREATE PUBLICATION {schema}")
+    try:
+        await run(connections[0], "BEGIN; INSERT INTO pb VALUES (1)")
+        await run(admins[1], f"ALTER PUBLICATION {schema} ADD TABLE {schema}.pa")
+        await run(connections[0], "COMMIT")
+        assert await same_everywhere(connections, "SELECT a FROM pb") == [(1,)]
+    finally:
+        await run(admins[1], f"DROP PUBLICATION {schema}")
+
+
 async def test_a_replica_identity_is_dropped_before_or_after_who_writes_its_table(
     connections: list[Connection], admins: list[Connection], schema: str
 ) -> None:

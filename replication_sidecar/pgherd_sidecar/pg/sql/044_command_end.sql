@@ -46,7 +46,8 @@ BEGIN
     RETURN coalesce(command_tag LIKE 'CREATE %' OR command_tag IN ('COMMENT', 'GRANT', 'REVOKE', 'SECURITY LABEL',
                     'ALTER DEFAULT PRIVILEGES', 'REFRESH MATERIALIZED VIEW')
                 OR object_type IN ('view', 'materialized view', 'function', 'procedure', 'aggregate', 'sequence',
-                                   'publication', 'statistics object', 'policy'), false);
+                                   'publication', 'publication relation', 'publication namespace',
+                                   'statistics object', 'policy'), false);
 END $$;
 
 -- What a command did that is ending. running: see running_command().
