@@ -84,6 +84,7 @@ simulate: setup
 ifdef SEEDS
 	$(PYTHON) tests/simulation/simulate.py --seeds $(SEEDS) --from $(or $(FROM),0)
 	$(PYTHON) tests/simulation/simulate.py --commits --seeds $(SEEDS) --from $(or $(FROM),0)
+	$(PYTHON) tests/simulation/simulate.py --herd --seeds $(SEEDS) --from $(or $(FROM),0)
 else
 	.venv/bin/pytest -n 2 tests/simulation
 endif

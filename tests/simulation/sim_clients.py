@@ -97,7 +97,7 @@ class Client:
         try:
             while True:
                 yield self._rng.uniform(0.0, 0.3)
-                yield lambda: node.ready and world.disturbed
+                yield lambda: node.ready and world.disturbed and world.is_primary(node.member)
                 if node.member not in world.writing:
                     yield from self._look()
                     continue

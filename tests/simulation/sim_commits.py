@@ -85,6 +85,7 @@ class CommitWorld(Clock):
             self.after(self.rng.uniform(0.5, 3.0), self._disturb)
             self._run_until(duration_s)
             self.disturbed = False
+            self.heal()
             self._run_until(duration_s + QUIET_S)
             for _ in range(CLIENTS - 1):  # one after the other may be stuck in its commit
                 if any(node.server.written != self.committed for node in self.nodes):
@@ -128,7 +129,7 @@ class CommitWorld(Clock):
 
     # ---- the log -----------------------------------------------------------------------------
 
-    def submit(self, data: bytes) -> bool:
+    def submit(self, member: int, data: bytes) -> bool:
         """Order entries soon, perhaps twice; some are lost."""
         chance = self.rng.random() if self.disturbed else 1.0
         if chance < 0.05:
@@ -144,11 +145,32 @@ class CommitWorld(Clock):
         if self.now < self.held_up_until_s:
             self.after(self.held_up_until_s - self.now + 0.001, self._order, data)
             return
+        self.learn(data)
+        for node in self.nodes:
+            self.after(self.rng.expovariate(100), node.deliver)
+
+    def learn(self, data: bytes) -> None:
+        """Learn what is ordered next."""
         for entry in iter_entries(data):
             self.log.append(entry)
             self._decide(len(self.log), entry)
-        for node in self.nodes:
-            self.after(self.rng.expovariate(100), node.deliver)
+
+    def known_to(self, member: int) -> int:
+        """Up to where a member knows the order."""
+        return len(self.log)
+
+    def is_primary(self, member: int) -> bool:
+        """Whether a member takes itself for one of the primary component."""
+        return True
+
+    def begun(self, node: CommitNode) -> None:
+        """A sidecar has begun."""
+
+    def ended(self, node: CommitNode) -> None:
+        """A sidecar has died."""
+
+    def heal(self) -> None:
+        """Let nothing go wrong any more."""
 
     def _decide(self, gid: int, entry: Entry) -> None:
         """Deliver an entry to the reference, in the plainest way."""

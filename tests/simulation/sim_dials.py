@@ -37,6 +37,8 @@ class Dials:
     # disk
     disk_s: float = 0.001
     stall_every_s: float = 0.0
+    #: at most
+    stall_s: float = 30.0
     fail_every_s: float = 0.0
     lose_every_s: float = 0.0
     rot_every_s: float = 0.0

@@ -248,9 +248,15 @@ class SimNode:
         """Be told, rightly or not, that a peer's process has ended."""
         self.input(self.incarnation, lambda member: member.ended(peer, self.clock))
 
-    def submit(self, data: bytes, count: int) -> None:
-        """Submit entries here."""
-        self.input(self.incarnation, lambda member: member.submit(data, count, self.clock))
+    def submit(self, data: bytes, count: int) -> bool:
+        """Submit entries here; False if they are not taken, or only after a pause."""
+        taken: list[bool] = []
+
+        def give(member: LogMember) -> None:
+            taken.append(member.submit(data, count, self.clock))
+
+        self.input(self.incarnation, give)
+        return taken == [True]
 
     def change(self, join: Member | None = None, leave: tuple[tuple[str, str], ...] = ()) -> None:
         """Ask for a change of the membership here."""
@@ -433,7 +439,7 @@ class SimNode:
         self._leading = leading
         if member.commit_position != self._commit:
             self._check_commit(member)
-        self.world.readers.look(self, member)
+        self.world.look(self, member)
 
     def _check_leading(self, member: LogMember, leading: Proposer) -> None:
         # (its peers may have flushed its first block before itself)

@@ -29,17 +29,28 @@ class Clock:
         self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._numbers = count()
 
+    def at(self, time_s: float, call: Callable[..., None], *given: object) -> None:
+        """Call something at a time."""
+        heappush(self._queue, (time_s, next(self._numbers), call, given))
+
     def after(self, delay_s: float, call: Callable[..., None], *given: object) -> None:
         """Call something later."""
-        heappush(self._queue, (self.now + delay_s, next(self._numbers), call, given))
+        self.at(self.now + delay_s, call, *given)
 
     def advance(self) -> None:
         """Let the next thing happen, and have those go on who have waited for it."""
         self.now, _, call, given = heappop(self._queue)
         call(*given)
-        for process in list(self.processes):
-            process.look()
-        self.processes = [process for process in self.processes if process.alive]
+        if self.processes:
+            for process in list(self.processes):
+                process.look()
+            self.processes = [process for process in self.processes if process.alive]
+
+    def run_until(self, time_s: float) -> None:
+        """Let everything happen up to a time."""
+        while self._queue and self._queue[0][0] <= time_s:
+            self.advance()
+        self.now = time_s
 
 
 class Process:

@@ -83,6 +83,7 @@ class CommitNode:
         self.clients = []
         for _ in range(CLIENTS):
             self._new_client()
+        world.begun(self)
         self.deliver()
 
     def end_sidecar(self) -> None:
@@ -90,6 +91,7 @@ class CommitNode:
         if not self.up:
             return
         self.up = self.ready = False
+        self.world.ended(self)
         for process in self._own:
             process.stop()
         for pid in (APPLIER, REPAIR):
@@ -139,7 +141,8 @@ class CommitNode:
         if world.now < self.stalled_until_s:
             world.after(self.stalled_until_s - world.now + 0.001, self.deliver)
             return
-        end = min(len(world.log), self.state.position + world.rng.randint(1, 8))
+        known = world.known_to(self.member)
+        end = min(known, self.state.position + world.rng.randint(1, 8))
         for gid in range(self.state.position + 1, end + 1):
             entry = world.log[gid - 1]
             keys = key_array(entry.keys) if isinstance(entry, Writeset) else None
@@ -157,8 +160,14 @@ class CommitNode:
                 self.path.deliver_piece(entry, world.now, counts=counts)
         self.path.end_block()
         self.carry_out()
-        if self.state.position < len(world.log):
+        if self.state.position < known:
             world.after(0.001, self.deliver)
+
+    def proposer_changed(self) -> None:
+        """Send again what the one before may not have ordered."""
+        if self.up:
+            self.path.outbox.resubmit()
+            self.carry_out()
 
     def _decide_large(self, large: LargeDecision) -> Steps:
         """Read the keys of a large transaction back, slowly."""
@@ -190,13 +199,13 @@ class CommitNode:
             assert isinstance(answer.session, Connection)
             answer.session.hear(answer)
         for submission in effects.submissions:
-            if not self.world.submit(submission.data):
+            if not self.world.submit(self.member, submission.data):
                 self.path.outbox.out.keep(submission.sent)
 
     def _announce(self) -> Steps:
         mine = Incarnation(self.member, self.incarnation)
         while not self.state.has_begun(self.member, self.incarnation):
-            self.world.submit(encode_entry(mine))
+            self.world.submit(self.member, encode_entry(mine))
             yield 0.5
         yield from self.until_visible(self.path.chain.tail_gid)
         self.ready = True

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from heapq import heappop, heappush
 from random import Random
 from uuid import UUID
 
-from pgherd_sidecar.core.consensus import Limits, LogBase, Membership
+from pgherd_sidecar.core.consensus import Limits, LogBase, LogMember, Membership
 from pgherd_sidecar.core.consensus.model.codec import decode, encode
 from pgherd_sidecar.core.consensus.model.messages import Message
 from sim_checker import Checker, require
 from sim_dials import Dials
 from sim_net import Network
 from sim_node import SimNode
+from sim_processes import Clock
 from sim_promoter import Promoter
 from sim_readers import Readers
 from sim_split import Splits, fit
@@ -45,6 +45,7 @@ class World:
         splits: bool | None = None,
         reads: bool | None = None,
         follow: bool | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.rng = Random(seed)
         self.cluster = str(UUID(int=seed))
@@ -78,7 +79,7 @@ class World:
             inflight=4_000,
             fetch=self.dials.fetch,
         )
-        self.now = 0.0
+        self.clock = clock or Clock()
         #: the first entry of a proposer's term
         self.noop = b"noop"
         count = self.dials.members
@@ -99,8 +100,6 @@ class World:
         #: the latest of what happened: (time, who, what)
         self.story: deque[tuple[float, str, object]] = deque(maxlen=400)
         self.trace = sha256()
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._scheduled = 0
         self._submitted = 0
         self._faulty = True
         self.promoter = Promoter(self)
@@ -108,14 +107,18 @@ class World:
 
     # ---- time ------------------------------------------------------------------------------
 
+    @property
+    def now(self) -> float:
+        """The time."""
+        return self.clock.now
+
     def at(self, time: float, action: Callable[[], None]) -> None:
         """Do something at a time."""
-        self._scheduled += 1
-        heappush(self._events, (time, self._scheduled, action))
+        self.clock.at(time, action)
 
     def after(self, delay: float, action: Callable[[], None]) -> None:
         """Do something after a delay."""
-        self.at(self.now + delay, action)
+        self.clock.after(delay, action)
 
     def run(self) -> None:
         """Run both phases.
@@ -123,6 +126,12 @@ class World:
         Raises:
             InvariantBroken: safety or liveness is violated.
         """
+        self.begin()
+        self._run_until(self.dials.duration_s)
+        self.converge()
+
+    def begin(self) -> None:
+        """Start the members, and have everything go wrong from now on."""
         for name in self.names[: self.dials.members]:
             self.nodes[name].start()
         dials = self.dials
@@ -147,8 +156,6 @@ class World:
             self._every(mean_s, act, until_healed=True)
         if self._told:
             self._lie()
-        self._run_until(dials.duration_s)
-        self.converge()
 
     def converge(self) -> None:
         """Heal everything; then all must agree soon, and not have sent too much for it.
@@ -156,7 +163,7 @@ class World:
         Raises:
             InvariantBroken: safety or liveness is violated.
         """
-        self._heal()
+        self.heal()
         patience_s = HEAL_S * (4 if self.dials.splits else 1)
         goal = self.now + patience_s
         while not self._settled():
@@ -174,11 +181,7 @@ class World:
         self.story.append((self.now, who, what))
 
     def _run_until(self, time: float) -> None:
-        events = self._events
-        while events and events[0][0] <= time:
-            self.now, _, action = heappop(events)
-            action()
-        self.now = time
+        self.clock.run_until(time)
 
     def _every(
         self, mean_s: float, action: Callable[[], None], *, until_healed: bool = False
@@ -323,7 +326,7 @@ class World:
 
     def _stall(self) -> None:
         node = self.nodes[self.rng.choice(self.names)]
-        node.stalled_until = self.now + self.rng.uniform(1, 30)
+        node.stalled_until = self.now + self.rng.uniform(1, self.dials.stall_s)
         self.tell(node.name, f"disk stalls until {node.stalled_until:.3f}")
 
     def _lose_disk(self) -> None:
@@ -379,6 +382,10 @@ class World:
         """What is ordered at the end, to see that something can be."""
         return f"fresh {cluster}".encode()
 
+    def look(self, node: SimNode, member: LogMember) -> None:
+        """Look at a member that has taken an input."""
+        self.readers.look(node, member)
+
     def point(self, node: SimNode, kind: str) -> None:
         """Something that a member has to remember is about to be written."""
 
@@ -404,7 +411,8 @@ class World:
 
     # ---- the liveness phase ----------------------------------------------------------------
 
-    def _heal(self) -> None:
+    def heal(self) -> None:
+        """Let nothing go wrong any more."""
         self._faulty = False
         self.network.heal()
         self.tell("world", "everything is healed")

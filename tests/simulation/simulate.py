@@ -2,7 +2,8 @@
 
 ``simulate.py --seeds 1000 --from 7`` runs seeds 7 to 1006 on all cores and tells how many simulated
 hours that were. ``simulate.py --story 1234`` runs one seed and tells what happened at its end.
-``simulate.py --commits`` runs seeds of the commit path of whole nodes (``sim_commits``).
+``simulate.py --commits`` runs seeds of the commit path of whole nodes (``sim_commits``), and
+``simulate.py --herd`` runs these over the real log (``sim_herd``).
 ``simulate.py --planted`` proves that each planted bug of both worlds is found.
 """
 # ruff: noqa: T201 - a command line prints
@@ -25,6 +26,7 @@ from commit_bugs import COMMIT_BUGS, CommitBug
 from planted_bugs import PLANTED_BUGS, PlantedBug
 from sim_commits import CommitWorld
 from sim_databases import DatabaseWorld
+from sim_herd import HerdWorld
 from sim_world import World
 
 SEEDS_PER_BUG = 400
@@ -87,9 +89,9 @@ def run(  # noqa: PLR0913 - kinds of worlds, all by name
     return Outcome(seed, world.now, process_time() - began_s, frozenset(world.probes), failure)
 
 
-def run_commits(seed: int) -> Outcome:
+def run_commits(seed: int, kind: type[CommitWorld] = CommitWorld) -> Outcome:
     """Run a seed of the commit path."""
-    world = CommitWorld(seed)
+    world = kind(seed)
     began_s, failure = process_time(), ""
     try:
         world.run(COMMITS_S)
@@ -204,6 +206,7 @@ def main() -> int:
     )
     parser.add_argument("--planted", action="store_true", help="look for the planted bugs")
     parser.add_argument("--commits", action="store_true", help="the commit path of whole nodes")
+    parser.add_argument("--herd", action="store_true", help="the same over the real log")
     parser.add_argument(
         "--reads",
         action=argparse.BooleanOptionalAction,
@@ -227,7 +230,9 @@ def main() -> int:
         return tell(options.story, **kind)
     if options.planted:
         return planted()
-    one = run_commits if options.commits else partial(run, **kind)
+    one: Callable[[int], Outcome] = partial(run, **kind)
+    if options.commits or options.herd:
+        one = partial(run_commits, kind=HerdWorld if options.herd else CommitWorld)
     return simulate(options.first, options.seeds, options.jobs, one)
 
 
