@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import cast
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from pgherd_sidecar.agent.base.config import (
     MemberAddress,
@@ -1026,6 +1027,54 @@ async def test_the_log_is_lost_when_who_feeds_this_member_has_trimmed_it(
     behind = iter([0, 10, 11])
     await Partners(*config_in(tmp_path), list).keep_log(7, 10, lambda: next(behind))
     assert next(behind, None) is None
+
+
+@dataclass
+class Left:
+    """A log whose member may have left."""
+
+    has_left: bool = False
+    behind: int = 0
+    membership: Membership = field(default_factory=Membership)
+
+    @property
+    def peers(self) -> "Left":
+        return self
+
+    extent = peers
+
+
+async def test_a_member_that_has_left_neither_renews_its_lease_nor_copies_anybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    renewed = asyncio.Event()
+
+    async def refuse(text: str, **_: object) -> None:
+        asked.append(text)
+        if len(asked) == 4:
+            renewed.set()
+        raise psycopg.OperationalError
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "connect", refuse)
+    monkeypatch.setattr(partners, "LEASE_S", 0.0)
+    host = Left()
+    means = LocalMeans(*config_in(tmp_path), cast(LogHost, host))
+    keeping = asyncio.create_task(means.keep_log(7, 10))
+    await renewed.wait()
+    host.has_left = True
+    for _ in range(10):  # what was begun ends
+        await asyncio.sleep(0)
+    asked.clear()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (asked, keeping.done()) == ([], False)
+    with pytest.raises(NoPartnerError, match="it has left the herd"):
+        await means.offers()
+    host.has_left = False  # the entry that took it out did not count
+    renewed.clear()
+    await renewed.wait()
+    keeping.cancel()
 
 
 def test_the_partner_with_the_fewest_copies_is_chosen_then_the_furthest() -> None:
