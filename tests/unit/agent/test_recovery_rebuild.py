@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import errno
+import itertools
 import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -322,33 +324,38 @@ async def test_a_rebuild_installs_the_copy_with_the_checkpoint_it_fits_to(tmp_pa
     assert "begin log" not in world.acts
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("crash_at", range(11))
-async def test_killed_at_any_act_it_goes_on_from_there(
-    tmp_path: Path, crash_at: int, half: bool
-) -> None:
-    world = World(crash_at=crash_at, half=half, log_end=50, log_behind=80)
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it was left behind")
+@pytest.fixture(
+    params=itertools.product(range(11), (False, True)),
+    ids=lambda point: f"{'after' if point[1] else 'before'}-{point[0]}",
+)
+def dying(request: pytest.FixtureRequest) -> Callable[..., World]:
+    """Makes a world in which the sidecar is killed, before or after any act."""
+    crash_at, half = request.param
+    return partial(World, crash_at=crash_at, half=half)
+
+
+async def killed(directory: Path, world: World) -> None:
+    """Begin a rebuild whose sidecar is killed when the world says so."""
     with pytest.raises(Crash):
-        await finished(rebuild)
-    again = sidecar(tmp_path, world)
-    assert await finished(again)
+        await rebuilt(directory, world)
+
+
+async def test_killed_at_any_act_it_goes_on_from_there(
+    tmp_path: Path, dying: Callable[..., World]
+) -> None:
+    world = dying(log_end=50, log_behind=80)
+    await killed(tmp_path, world)
+    assert await finished(sidecar(tmp_path, world))
     assert_rebuilt(tmp_path, world)
     assert (world.log_base, world.log_end) == (100, 100)
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("crash_at", range(11))
 async def test_a_new_member_killed_at_any_act_has_its_log_begin_where_the_copy_is(
-    tmp_path: Path, crash_at: int, half: bool
+    tmp_path: Path, dying: Callable[..., World]
 ) -> None:
-    world = World("lost", joins=True, log_end=0, crash_at=crash_at, half=half)
-    rebuild = sidecar(tmp_path, world)
-    assert rebuild.due_to_join
-    assert rebuild.begin("it joins the herd")
-    with pytest.raises(Crash):
-        await finished(rebuild)
+    world = dying("lost", joins=True, log_end=0)
+    assert sidecar(tmp_path, world).due_to_join
+    await killed(tmp_path, world)
     again = sidecar(tmp_path, world)
     assert not again.due_to_join  # it goes on with what was begun
     assert await finished(again)
@@ -356,20 +363,15 @@ async def test_a_new_member_killed_at_any_act_has_its_log_begin_where_the_copy_i
     assert (world.log_base, world.log_end) == (60, 60)
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("crash_at", range(11))
 @pytest.mark.parametrize("snapshot", [None, Path("/carried")], ids=["dump", "snapshot"])
 async def test_a_new_member_that_loads_rows_goes_on_from_where_it_was_killed(
-    tmp_path: Path, crash_at: int, half: bool, snapshot: Path | None
+    tmp_path: Path, dying: Callable[..., World], snapshot: Path | None
 ) -> None:
-    world = World("lost", joins=True, dumps=True, log_end=0, crash_at=crash_at, half=half)
-    rebuild = sidecar(tmp_path, world, snapshot)
-    assert rebuild.begin("it joins the herd")
-    with contextlib.suppress(Crash):
-        await finished(rebuild)
+    world = dying("lost", joins=True, dumps=True, log_end=0)
+    with contextlib.suppress(Crash):  # to open a snapshot takes fewer acts
+        await rebuilt(tmp_path, world, snapshot)
     world.crash_at = -1
-    again = sidecar(tmp_path, world, snapshot)
-    assert await finished(again)
+    assert await finished(sidecar(tmp_path, world, snapshot))
     assert_rebuilt(tmp_path, world)
     assert world.log_base == STATE.needed_base.position
     assert world.acts.count("load") <= 2
@@ -434,10 +436,7 @@ async def test_a_log_that_ends_beyond_what_others_need_begins_where_the_checkpoi
 
 async def test_a_log_that_was_fed_after_it_had_begun_does_not_begin_again(tmp_path: Path) -> None:
     world = World("lost", joins=True, log_end=0, crash_at=7, half=True)
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it joins the herd")
-    with pytest.raises(Crash):
-        await finished(rebuild)
+    await killed(tmp_path, world)
     assert world.acts[-1] == "begin log"
     world.log_end = 80  # the proposer fed it before the crash
     assert await finished(sidecar(tmp_path, world))
@@ -491,10 +490,7 @@ async def test_a_copy_beyond_what_was_common_when_the_member_split_off_is_made_a
 ) -> None:
     """Else its log would begin after a position of the other cluster's."""
     world = World(crash_at=crash_at, half=True, log_end=50, log_behind=80)
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it was left behind")
-    with pytest.raises(Crash):
-        await finished(rebuild)
+    await killed(tmp_path, world)
     assert load_progress(tmp_path).phase in (Phase.SETTLING, Phase.INSTALLING)
     successor = uuid4()
     Note(tmp_path, SPLIT_AT).write(str(split_at))
