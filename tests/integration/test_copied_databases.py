@@ -3,17 +3,21 @@
 The copy has all that is ours, among it how the member reaches its sidecar.
 """
 
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .installations import program
 from .localherd import COMMAND_TIMEOUT_S, NATIVE, LocalHerd, free_port_base, query, settle
 from .nodes import Nodes, nodes_of
-from .plainpostgres import PlainPostgres, major_of
+from .plainpostgres import PlainPostgres, as_account, major_of
 
 COPY = "copy_of_app"
 ROWS = "SELECT id, v FROM goods ORDER BY id"
@@ -110,3 +114,50 @@ def test_a_copy_of_the_files_writes_nothing_into_the_herd(
     finally:
         clone.stop("immediate")
     assert nodes.equal_rows("goods") == before
+
+
+KEPT = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), restart_lsn) FROM pg_replication_slots"
+UNDER_WAY = """
+SELECT count(*) FROM pg_stat_progress_basebackup, pg_replication_slots
+ WHERE phase ~ 'streaming' AND active
+"""
+BOUND = 1 << 20
+
+
+@pytest.fixture
+def frozen_copy(herd: LocalHerd, work_directory: Path) -> Iterator[LocalHerd]:
+    """The first node is being copied by somebody who stands still."""
+    dsn = herd.dsn("n1")
+    parent = work_directory / "frozen"
+    parent.mkdir()
+    parent.chmod(0o777)
+    named = psycopg.conninfo.make_conninfo(dsn, application_name="pgherd copy n9")
+    with subprocess.Popen(
+        [
+            *as_account(), program("pg_basebackup", major_of(dsn)), f"--pgdata={parent / 'copy'}",
+            f"--dbname={named}", "--max-rate=32k", "--checkpoint=fast", "--no-sync",
+        ],
+        start_new_session=True,
+        cwd="/",
+    ) as copying:  # fmt: skip
+        try:
+            wait_until(lambda: query(dsn, UNDER_WAY), [(1,)].__eq__)
+            os.killpg(copying.pid, signal.SIGSTOP)
+            yield herd
+        finally:
+            os.killpg(copying.pid, signal.SIGKILL)
+
+
+def test_a_copy_that_stands_still_does_not_fill_the_disk_of_whom_it_copies(
+    frozen_copy: LocalHerd,
+) -> None:
+    dsn = frozen_copy.dsn("n1")
+
+    def write() -> list[tuple[Any, ...]]:
+        query(dsn, f"SELECT pg_logical_emit_message(false, 'x', repeat('x', {BOUND}))")
+        return query(dsn, KEPT)
+
+    wait_until(write, lambda kept: kept[0][0] > BOUND)
+    assert query(dsn, f"SELECT pgherd.end_copies({1 << 40})") == [(None,)]
+    assert query(dsn, f"SELECT pgherd.end_copies({BOUND})") == [(["pgherd copy n9"],)]
+    wait_until(lambda: query(dsn, KEPT), [].__eq__)

@@ -20,6 +20,7 @@ from pgherd_sidecar.core.consensus import LogBase, Membership
 from pgherd_sidecar.core.replication.entries import Entry, Incarnation, Noop, Piece
 from pgherd_sidecar.core.replication.state import ReplicatedState
 from pgherd_sidecar.env.storage import durable
+from structlog.testing import capture_logs
 from test_recovery_rebuild import config_in
 
 MEMBERS = Membership.fixed("n1", "n2", "n3")
@@ -58,12 +59,15 @@ class Node:
         base: the log holds what comes after this position.
         shapes_from: columns of tables are known from there on.
         holds: after which position somebody has the log kept.
+        wal_kept: so much of its WAL the server keeps for a copy.
+        wal_bound: it may keep so much, None before it was told.
     """
 
     def __init__(
         self, directory: Path, dies_at: int = 0, *, flushes: bool = True, wanted: int | None = None
     ) -> None:
         self.directory = directory
+        (directory / "pgdata" / "pg_wal").mkdir(parents=True)
         self.dies_at = dies_at
         self.flushes = flushes
         self.wanted = wanted
@@ -75,6 +79,8 @@ class Node:
         self.lock_table_full = self.closed = False
         self.block = 1
         self.holds: dict[str, int] = {}
+        self.wal_kept = 0
+        self.wal_bound: int | None = None
         self._visible = 0
 
     def point(self, name: str) -> None:
@@ -89,6 +95,9 @@ class Node:
         if name == "log_holds":
             holds = [{"hold": hold, "after": after} for hold, after in self.holds.items()]
             row = (self.wanted, min(self.holds.values(), default=None), holds)
+        elif name == "end_copies":
+            (self.wal_bound,) = parameters
+            row = (["pgherd copy n4"],) if self.wal_bound < self.wal_kept else (None,)
         elif name == "release_hold":
             self.holds.pop(*parameters)
         elif name == "sequence_positions":
@@ -236,6 +245,22 @@ async def test_a_joiner_has_no_more_of_the_log_kept_than_there_is_room_for(
     for node.end in (100, 410):
         await upkeep._look_at_holds()
     assert bool(node.holds) == kept
+
+
+@pytest.mark.parametrize(("free_mib", "bound_mib"), [(300, 300), (400, 320)])
+async def test_the_server_keeps_no_more_wal_for_a_copy_than_its_bound_and_what_is_free(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, free_mib: int, bound_mib: int
+) -> None:
+    node = begin()
+    usage = shutil.disk_usage("/")
+    on_disk = {node.directory: 1 << 50, node.directory / "pgdata" / "pg_wal": free_mib << 20}
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=on_disk[path]))
+    node.wal_kept = 310 << 20
+    with capture_logs() as logs:
+        await node.upkeep(ReplicatedState([1, 2, 3]), Verdicts(), entries=1)._maybe_checkpoint()
+    assert node.wal_bound == bound_mib << 20
+    told = [one["copy"] for one in logs if one["event"] == "copy.ended"]
+    assert told == (["pgherd copy n4"] if bound_mib < 310 else [])
 
 
 async def test_sequences_that_can_not_be_asked_keep_no_log(begin: Begin) -> None:

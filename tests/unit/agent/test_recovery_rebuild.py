@@ -3,15 +3,18 @@
 import asyncio
 import contextlib
 import errno
+import itertools
 import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from pgherd_sidecar.agent.base.config import (
     MemberAddress,
@@ -321,33 +324,38 @@ async def test_a_rebuild_installs_the_copy_with_the_checkpoint_it_fits_to(tmp_pa
     assert "begin log" not in world.acts
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("crash_at", range(11))
-async def test_killed_at_any_act_it_goes_on_from_there(
-    tmp_path: Path, crash_at: int, half: bool
-) -> None:
-    world = World(crash_at=crash_at, half=half, log_end=50, log_behind=80)
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it was left behind")
+@pytest.fixture(
+    params=itertools.product(range(11), (False, True)),
+    ids=lambda point: f"{'after' if point[1] else 'before'}-{point[0]}",
+)
+def dying(request: pytest.FixtureRequest) -> Callable[..., World]:
+    """Makes a world in which the sidecar is killed, before or after any act."""
+    crash_at, half = request.param
+    return partial(World, crash_at=crash_at, half=half)
+
+
+async def killed(directory: Path, world: World) -> None:
+    """Begin a rebuild whose sidecar is killed when the world says so."""
     with pytest.raises(Crash):
-        await finished(rebuild)
-    again = sidecar(tmp_path, world)
-    assert await finished(again)
+        await rebuilt(directory, world)
+
+
+async def test_killed_at_any_act_it_goes_on_from_there(
+    tmp_path: Path, dying: Callable[..., World]
+) -> None:
+    world = dying(log_end=50, log_behind=80)
+    await killed(tmp_path, world)
+    assert await finished(sidecar(tmp_path, world))
     assert_rebuilt(tmp_path, world)
     assert (world.log_base, world.log_end) == (100, 100)
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("crash_at", range(11))
 async def test_a_new_member_killed_at_any_act_has_its_log_begin_where_the_copy_is(
-    tmp_path: Path, crash_at: int, half: bool
+    tmp_path: Path, dying: Callable[..., World]
 ) -> None:
-    world = World("lost", joins=True, log_end=0, crash_at=crash_at, half=half)
-    rebuild = sidecar(tmp_path, world)
-    assert rebuild.due_to_join
-    assert rebuild.begin("it joins the herd")
-    with pytest.raises(Crash):
-        await finished(rebuild)
+    world = dying("lost", joins=True, log_end=0)
+    assert sidecar(tmp_path, world).due_to_join
+    await killed(tmp_path, world)
     again = sidecar(tmp_path, world)
     assert not again.due_to_join  # it goes on with what was begun
     assert await finished(again)
@@ -355,20 +363,15 @@ async def test_a_new_member_killed_at_any_act_has_its_log_begin_where_the_copy_i
     assert (world.log_base, world.log_end) == (60, 60)
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("crash_at", range(11))
 @pytest.mark.parametrize("snapshot", [None, Path("/carried")], ids=["dump", "snapshot"])
 async def test_a_new_member_that_loads_rows_goes_on_from_where_it_was_killed(
-    tmp_path: Path, crash_at: int, half: bool, snapshot: Path | None
+    tmp_path: Path, dying: Callable[..., World], snapshot: Path | None
 ) -> None:
-    world = World("lost", joins=True, dumps=True, log_end=0, crash_at=crash_at, half=half)
-    rebuild = sidecar(tmp_path, world, snapshot)
-    assert rebuild.begin("it joins the herd")
-    with contextlib.suppress(Crash):
-        await finished(rebuild)
+    world = dying("lost", joins=True, dumps=True, log_end=0)
+    with contextlib.suppress(Crash):  # to open a snapshot takes fewer acts
+        await rebuilt(tmp_path, world, snapshot)
     world.crash_at = -1
-    again = sidecar(tmp_path, world, snapshot)
-    assert await finished(again)
+    assert await finished(sidecar(tmp_path, world, snapshot))
     assert_rebuilt(tmp_path, world)
     assert world.log_base == STATE.needed_base.position
     assert world.acts.count("load") <= 2
@@ -433,10 +436,7 @@ async def test_a_log_that_ends_beyond_what_others_need_begins_where_the_checkpoi
 
 async def test_a_log_that_was_fed_after_it_had_begun_does_not_begin_again(tmp_path: Path) -> None:
     world = World("lost", joins=True, log_end=0, crash_at=7, half=True)
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it joins the herd")
-    with pytest.raises(Crash):
-        await finished(rebuild)
+    await killed(tmp_path, world)
     assert world.acts[-1] == "begin log"
     world.log_end = 80  # the proposer fed it before the crash
     assert await finished(sidecar(tmp_path, world))
@@ -490,10 +490,7 @@ async def test_a_copy_beyond_what_was_common_when_the_member_split_off_is_made_a
 ) -> None:
     """Else its log would begin after a position of the other cluster's."""
     world = World(crash_at=crash_at, half=True, log_end=50, log_behind=80)
-    rebuild = sidecar(tmp_path, world)
-    rebuild.begin("it was left behind")
-    with pytest.raises(Crash):
-        await finished(rebuild)
+    await killed(tmp_path, world)
     assert load_progress(tmp_path).phase in (Phase.SETTLING, Phase.INSTALLING)
     successor = uuid4()
     Note(tmp_path, SPLIT_AT).write(str(split_at))
@@ -1026,6 +1023,54 @@ async def test_the_log_is_lost_when_who_feeds_this_member_has_trimmed_it(
     behind = iter([0, 10, 11])
     await Partners(*config_in(tmp_path), list).keep_log(7, 10, lambda: next(behind))
     assert next(behind, None) is None
+
+
+@dataclass
+class Left:
+    """A log whose member may have left."""
+
+    has_left: bool = False
+    behind: int = 0
+    membership: Membership = field(default_factory=Membership)
+
+    @property
+    def peers(self) -> "Left":
+        return self
+
+    extent = peers
+
+
+async def test_a_member_that_has_left_neither_renews_its_lease_nor_copies_anybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    renewed = asyncio.Event()
+
+    async def refuse(text: str, **_: object) -> None:
+        asked.append(text)
+        if len(asked) == 4:
+            renewed.set()
+        raise psycopg.OperationalError
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "connect", refuse)
+    monkeypatch.setattr(partners, "LEASE_S", 0.0)
+    host = Left()
+    means = LocalMeans(*config_in(tmp_path), cast(LogHost, host))
+    keeping = asyncio.create_task(means.keep_log(7, 10))
+    await renewed.wait()
+    host.has_left = True
+    for _ in range(10):  # what was begun ends
+        await asyncio.sleep(0)
+    asked.clear()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (asked, keeping.done()) == ([], False)
+    with pytest.raises(NoPartnerError, match="it has left the herd"):
+        await means.offers()
+    host.has_left = False  # the entry that took it out did not count
+    renewed.clear()
+    await renewed.wait()
+    keeping.cancel()
 
 
 def test_the_partner_with_the_fewest_copies_is_chosen_then_the_furthest() -> None:

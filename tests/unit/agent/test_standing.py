@@ -1,6 +1,7 @@
 """What a member says of its database over a real log, and what it does when the log says so."""
 
 import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,14 +10,19 @@ import pytest
 from log_trio import Node, Trio, trio
 from patience import in_time, until
 from pgherd_sidecar.agent.apply.applying import applying
+from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.base.errors import DivergedError, SkippedError
+from pgherd_sidecar.agent.log import host as loghost
+from pgherd_sidecar.agent.log.setup import reset_log
 from pgherd_sidecar.agent.standing import standing as module
 from pgherd_sidecar.agent.standing.causes import cause_of
 from pgherd_sidecar.agent.standing.holding import status, why_held
 from pgherd_sidecar.agent.standing.onlooker import Onlooker
 from pgherd_sidecar.agent.standing.standing import Standing, Way
+from pgherd_sidecar.core.consensus import LogBase
 from pgherd_sidecar.core.replication.databases import Databases
 from pgherd_sidecar.core.replication.entries import Condition, Skip, encode_entry
+from pgherd_sidecar.core.replication.state import ReplicatedState
 from pgherd_sidecar.pg.pipeline import RoundFailedError
 
 
@@ -154,6 +160,39 @@ async def test_who_is_being_rebuilt_says_so_again_and_again_while_it_is(tmp_path
         assert await condition(one) is Condition.REBUILDING
         assert one.databases is not None
         assert one.databases.hold is None
+
+
+async def test_while_its_log_begins_anew_what_the_log_says_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebuild that says so again and again has the log begin anew meanwhile."""
+    closed, known = threading.Event(), threading.Event()
+
+    def wait_and_reset(config: NodeConfig, base: LogBase) -> None:
+        closed.set()
+        known.wait()
+        reset_log(config, base)
+
+    monkeypatch.setattr(loghost, "reset_log", wait_and_reset)
+    async with trio(tmp_path) as herd:
+        await settled(herd)
+        host = herd.nodes["n2"].host
+        one = Standing(herd.nodes["n2"].config, host)
+        one.go_on_from(ReplicatedState(host.extent.first_numbers))
+        base = host.extent.base_at(host.commit_position)
+        anew = asyncio.create_task(host.begin_after(base))
+        await until(closed.is_set)
+        try:
+            assert not await one.follow_log()
+            assert await host.reader.read_apart(1, 1) == []
+            assert host.reader.read_back(1, 1) == ()
+        finally:
+            known.set()
+            await soon(anew)
+        after = ReplicatedState(host.extent.first_numbers)
+        after.position = base.position
+        one.go_on_from(after)
+        assert await one.follow_log()
 
 
 class OneBlock:

@@ -146,7 +146,7 @@ class LimitSettings(_Section):
         Field(description="longest time for which joiners, snapshots and streams can hold the log"),
     ] = 31 * 86_400_000
     log_hold_bytes: Annotated[
-        Bytes, Field(description="log kept for a member that joins, if the disk has as much free")
+        Bytes, Field(description="log or WAL kept for who joins, if the disk has as much free")
     ] = 16 << 30
     checkpoint_entries: Annotated[
         int, Field(gt=0, description="entries after which a checkpoint is written")

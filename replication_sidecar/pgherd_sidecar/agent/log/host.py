@@ -165,6 +165,7 @@ class LogHost:
     async def stop(self) -> None:
         """Leave: close the links, finish what is being written, close the log."""
         self._running = False
+        self.reader.close()
         self.splitter.stop()
         self._alarm.cancel()
         await self._peers.stop()

@@ -40,14 +40,20 @@ class LogReader:
         self._wake = wake
         self._next = 1
         self._stuck = 0
+        self._closed = False
         if storage.hole:
             self.damaged(storage.hole)
+
+    def close(self) -> None:
+        """Have nothing read any more: the log is about to be closed, and may begin anew."""
+        self._closed = True
 
     def read(self, first: int, max_bytes: int) -> list[Block]:
         """Return committed blocks from the one that holds position ``first`` on.
 
         At least one, as many as fit into ``max_bytes``; none if ``first`` was trimmed or is not
-        committed yet, or while ``mending``: then the host's listeners are told once more.
+        committed yet, or after ``close``, or while ``mending``: then the host's listeners are told
+        once more.
         Recent blocks come from memory. Older ones are read on the loop, which takes tens of
         milliseconds once a segment, and whenever ``first`` is not where the last read ended.
 
@@ -55,7 +61,7 @@ class LogReader:
             StorageError: the log can't go on.
         """
         last = self._member.commit_position
-        if first > last or (self.mending and first == self._stuck):
+        if self._closed or first > last or (self.mending and first == self._stuck):
             return []  # whoever is told of each commit asks again and again
         try:
             start = first if first == self._next else self._storage.start_of(first)
@@ -76,7 +82,7 @@ class LogReader:
             StorageError: the log can't go on.
         """
         last = self._member.commit_position
-        if not self._storage.index.base < first <= last:
+        if self._closed or not self._storage.index.base < first <= last:
             return []
         try:
             found = await asyncio.to_thread(self.read_back, first, max_bytes)
@@ -89,13 +95,13 @@ class LogReader:
         """Return blocks from the one that holds ``position`` on, as they are on disk.
 
         For a thread: it waits for the disk. Blocks behind the commit position may change. None if
-        the log does not hold the position.
+        the log does not hold the position, or after ``close``.
 
         Raises:
             StorageDamaged: a block has to be mended first: ``damaged``.
             StorageError: the log can't go on.
         """
-        first = self._storage.start_of(position)
+        first = 0 if self._closed else self._storage.start_of(position)
         return self._storage.read(first, max_bytes) if first else ()
 
     async def begin_before(self, position: int) -> int | None:

@@ -18,7 +18,7 @@ from pgherd_sidecar.agent.checkpoint import sequences
 from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.recovery import basebackup, carried, dump, filling, snapshots
-from pgherd_sidecar.agent.recovery.partners import Offer, Partners, servers_of
+from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Offer, Partners, servers_of
 from pgherd_sidecar.agent.server import postmaster as server
 from pgherd_sidecar.agent.server import startup
 from pgherd_sidecar.core.consensus import LogBase
@@ -58,7 +58,11 @@ class Means(Protocol):
         """
 
     async def offers(self) -> list[Offer]:
-        """Return the partners that can be copied."""
+        """Return the partners that can be copied.
+
+        Raises:
+            NoPartnerError: this member has left, so none can be.
+        """
 
     async def state(self, partner: PartnerServer, wanted: int) -> CertificationState | None:
         """A partner's checkpoint, see ``Partners.state``."""
@@ -164,7 +168,6 @@ class LocalMeans:
         self._target = recovery.data_directory
         partners = Partners(config, recovery, self._servers)
         self._partners = partners
-        self.offers = partners.offers
         self.state = partners.state
         self.hold_log = partners.hold_log
         self.fingerprint = partners.fingerprint
@@ -173,7 +176,12 @@ class LocalMeans:
         self.pause = asyncio.sleep
 
     def _servers(self) -> list[PartnerServer]:
-        """Where the others' servers are: by the log or, where it does not say, as configured."""
+        """Where the others' servers are: by the log or, where it does not say, as configured.
+
+        One that has left has nothing to ask of them. What they keep for it ends with its lease.
+        """
+        if self._host.peers.has_left:
+            return []
         known = servers_of(self._config, self._host.membership)
         return known or list(self._recovery.partners)
 
@@ -200,6 +208,12 @@ class LocalMeans:
     def joins(self) -> bool:
         """See Means."""
         return self._host.extent.joins
+
+    async def offers(self) -> list[Offer]:
+        """See Means."""
+        if self._host.peers.has_left:
+            raise NoPartnerError("it has left the herd")
+        return await self._partners.offers()
 
     async def major(self) -> int:
         """See Means."""

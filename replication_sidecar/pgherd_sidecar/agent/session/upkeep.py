@@ -12,7 +12,8 @@ A joiner that waits for a checkpoint need not wait for the clock, too: the serve
 * has a feeder run while there are subscriptions;
 * publishes the oldest base GID that a running transaction may have (C17);
 * writes checkpoints of the replicated state, and trims the log behind them, but for what a member
-  that copies this node's database still needs of it, up to ``log_hold_bytes``.
+  that copies this node's database still needs of it, up to ``log_hold_bytes``;
+* ends a copy for which the server keeps more WAL than that.
 
 A checkpoint is only of use if the server's data are not behind it: the server commits
 asynchronously, so its WAL is flushed before the checkpoint is written.
@@ -22,6 +23,7 @@ import asyncio
 import shutil
 from collections import deque
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -253,6 +255,7 @@ class Upkeep:
         return next_xid
 
     async def _maybe_checkpoint(self) -> None:
+        await self._end_copies()
         wanted, _ = await self._look_at_holds()
         moved = self._state.position - self._covered
         due = (
@@ -272,6 +275,21 @@ class Upkeep:
             self._verdicts.forget_before(base + 1)
             await self._connection.execute("SELECT pgherd.forget_shapes($1)", (base,))
 
+    async def _end_copies(self) -> None:
+        """Have the server keep no more WAL for a copy than its bound and what the disk has left."""
+        recovery = self._config.recovery
+        wal = None if recovery is None else recovery.data_directory / "pg_wal"
+        most = self._bound_bytes(self._config.data_dir if wal is None else wal)
+        rows = await self._connection.execute("SELECT pgherd.end_copies($1)", (most,))
+        row = await rows.fetchone()
+        assert row is not None
+        for copy in row[0] or []:
+            log.warning("copy.ended", copy=copy, most=most)
+
+    def _bound_bytes(self, directory: Path) -> int:
+        """Return how much may be kept on a disk for a joiner."""
+        return min(self._limits.log_hold_bytes, shutil.disk_usage(directory).free)
+
     async def _look_at_holds(self) -> tuple[int | None, int | None]:
         """Return how new a checkpoint a joiner needs, and after which position the log."""
         rows = await self._connection.execute(
@@ -289,8 +307,7 @@ class Upkeep:
 
     async def _drop_holds(self) -> bool:
         """Keep no more for a joiner than its bound and what the disk has left; it begins anew."""
-        free = shutil.disk_usage(self._config.data_dir).free
-        most = min(self._limits.log_hold_bytes, free)
+        most = self._bound_bytes(self._config.data_dir)
         holds = {str(o["hold"]): o for o in self._holds if str(o["hold"]).startswith(_JOINER)}
         # A joiner with an old snapshot needs much from the beginning: only what is added counts.
         sizes = {name: int(one["bytes"]) for name, one in holds.items()}

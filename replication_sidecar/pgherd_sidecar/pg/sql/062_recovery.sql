@@ -75,6 +75,17 @@ BEGIN ATOMIC
                 OR a.state_change > clock_timestamp() - interval '1 s'));
 END;
 
+-- Ends the copies for which this server keeps more WAL than so many bytes, and returns who makes them: one that is
+-- slow or stands still must not fill the disk. The copying program has the name that the joiner gave it.
+CREATE OR REPLACE FUNCTION pgherd.end_copies(most int8) RETURNS text[]
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT array_agg(a.application_name) FILTER (WHERE pg_terminate_backend(a.pid))
+      FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid
+     WHERE s.temporary AND a.application_name LIKE 'pgherd copy %'
+       AND pg_wal_lsn_diff(pg_current_wal_insert_lsn(), s.restart_lsn) > most;
+END;
+
 -- The newest checkpoint of the sidecar beside this server; NULL if it has none.
 CREATE OR REPLACE FUNCTION pgherd.certification_state() RETURNS bytea
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
