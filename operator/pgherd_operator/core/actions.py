@@ -304,6 +304,11 @@ class Step:
     quiet: bool = False
     instead: "Step | None" = None
 
+    @property
+    def awaits_human(self) -> bool:
+        """Nobody else can take it: what is in the way is not ours."""
+        return self.reason in (Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN)
+
     def event(self) -> Event | None:
         """What to tell: acts, and what somebody has to see to; not waiting."""
         if self.quiet or (not self.actions and not self.warning):

@@ -62,8 +62,9 @@ class Plan:
 
     @property
     def settled(self) -> bool:
-        """There is nothing to do and nothing to wait for."""
-        return self.idle and not self.status.step and not self.watched
+        """There is nothing to do, and nothing to wait for but a human."""
+        waits = not all(step.awaits_human for step in self.steps)
+        return self.idle and not waits and not self.watched
 
 
 class Care(StrEnum):

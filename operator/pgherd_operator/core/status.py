@@ -270,7 +270,7 @@ def _progressing(cluster: Cluster, step: Step | None) -> Verdict:
         return kind, "False", Reason.PAUSED, _told(cluster, step)
     if step is None:
         return kind, "False", Reason.AS_WANTED, "everything is as wanted"
-    if step.reason in (Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN):
+    if step.awaits_human:
         return kind, "False", step.reason, step.text
     return kind, "True", step.reason, step.text
 
