@@ -154,7 +154,9 @@ class Kind(StrEnum):
     POD = "Pod"
     VOLUME = "PersistentVolumeClaim"
     SECRET = "Secret"
-    LEDGER = "ConfigMap"
+    CONFIG_MAP = "ConfigMap"
+    SERVICE = "Service"
+    CERTIFICATE = "Certificate"
     JOB = "Job"
     POD_MONITOR = "PodMonitor"
 

@@ -192,6 +192,8 @@ def _steps(
         return [*steps, *lacking]
     steps += membership.doomed_volumes(observed, group)
     one = membership.step(observed, group)
+    if one is None:  # else a number may be given out again at once
+        steps += membership.remains(observed, group)
     growing = one is not None and one.reason is Reason.MEMBER_JOINING
     # Waiting for one member must not keep another from being repaired by a newer spec; nor may a
     # volume that is refused for ever, which touches nobody, or a member that may never leave.

@@ -26,6 +26,7 @@ from pgherd_operator.core.observed import (
     Pod,
     Report,
     Secret,
+    numbers_of,
 )
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Origin, Retired, Role
@@ -72,7 +73,7 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
     )
     objects = {key: item for key, item in whose.ours.items() if key[0] != "Pod"}
     secrets, reports, pods = await asyncio.gather(
-        _secrets(api, cluster, volumes.keys()),
+        _secrets(api, cluster, volumes.keys() | numbers_of(cluster.name, objects)),
         _reports(sidecars, pods.keys()),
         _with_warnings(api, cluster, pods, volumes),
     )
