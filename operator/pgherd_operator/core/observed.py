@@ -146,6 +146,9 @@ class Secret:
     Attributes:
         ours: the herd's, not somebody else's under its name.
         imported: id of the herd whose import online has ended well; empty where nobody says so.
+        trusts: the certificates of the authorities in ``ca.crt``.
+        signer: id of the key that has signed its certificate.
+        key: id of the certificate's own key.
     """
 
     name: str
@@ -155,6 +158,9 @@ class Secret:
     issued_at: datetime | None = None
     not_after: datetime | None = None
     imported: str = ""
+    trusts: frozenset[str] = frozenset()
+    signer: str = ""
+    key: str = ""
 
     _LATE: ClassVar = 0.8
     """So much of a validity is over only when the renewal, after two thirds, has failed."""
