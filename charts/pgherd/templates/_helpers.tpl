@@ -50,10 +50,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [services]
-  verbs: [get, list, watch, create, patch]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, list, create, patch]
+  verbs: [get, list, create, patch, delete]  # of members that have left
 - apiGroups: [""]
   resources: [serviceaccounts]
   verbs: [get, list, create, patch]
@@ -72,7 +72,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if .Values.certManager }}
 - apiGroups: [cert-manager.io]
   resources: [certificates]
-  verbs: [get, list, create, patch]
+  verbs: [get, list, create, patch, delete]
 {{- end }}
 {{- if .Values.podMonitors }}
 - apiGroups: [monitoring.coreos.com]

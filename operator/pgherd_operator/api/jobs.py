@@ -226,9 +226,14 @@ class JobStatus(Reported):
         Field(max_length=16, description="see docs/jobs.md", json_schema_extra={**BY_TYPE}),
     ] = ()
 
+    @property
+    def has_begun(self) -> bool:
+        """What does it was made, whether or not it is still there."""
+        return self.phase != "Pending" or self.runner is not None
+
     @field_validator("phase", mode="before")
     @classmethod
-    def _has_begun(cls, phase: Any) -> Any:
+    def _of_a_newer_release(cls, phase: Any) -> Any:
         """A job in a phase of a newer release has begun, and is never begun again."""
         return phase if phase in get_args(Phase) else "Running"
 

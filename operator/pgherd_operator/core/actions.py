@@ -110,6 +110,7 @@ class IssueCertificate:
 
     Attributes:
         organization: the cluster id. PostgreSQL lets a member in by both names.
+        trusted: certificates of the authorities that its owner is to trust.
         uid: of the secret that is there, and ours; empty if there is none.
     """
 
@@ -119,7 +120,17 @@ class IssueCertificate:
     organization: str
     dns_names: tuple[str, ...]
     validity_days: int
+    trusted: frozenset[str]
     uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrustAuthorities:
+    """Write into the secret of a certificate which authorities its owner is to trust."""
+
+    secret: str
+    uid: str
+    trusted: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +165,9 @@ class Kind(StrEnum):
     POD = "Pod"
     VOLUME = "PersistentVolumeClaim"
     SECRET = "Secret"
-    LEDGER = "ConfigMap"
+    CONFIG_MAP = "ConfigMap"
+    SERVICE = "Service"
+    CERTIFICATE = "Certificate"
     JOB = "Job"
     POD_MONITOR = "PodMonitor"
 
@@ -220,8 +233,8 @@ class AskEvict:
 Action = (
     AddFinalizer | RemoveFinalizer | CreateLedger | MarkFounded | NoteFounders | AdoptRelease
     | FinishUpgrade | RememberSpec | NoteImport | MarkImported | GeneratePassword
-    | GenerateAuthority | IssueCertificate | Apply | Create | Admit | Delete | GrowVolume
-    | RetireVolume | SettleVolume | AskLeave | AskEvict
+    | GenerateAuthority | IssueCertificate | TrustAuthorities | Apply | Create | Admit | Delete
+    | GrowVolume | RetireVolume | SettleVolume | AskLeave | AskEvict
 )  # fmt: skip
 
 
@@ -262,6 +275,7 @@ class Reason(StrEnum):
     CERTIFICATE_ISSUED = "CertificateIssued"
     CERTIFICATE_EXPIRING = "CertificateExpiring"
     CERTIFICATE_MISSING = "CertificateMissing"
+    AUTHORITY_REPLACED = "AuthorityReplaced"
     CAPTURE_OFF = "CaptureOff"
     ACTION_FAILED = "ActionFailed"
     KIND_UNREADABLE = "KindUnreadable"
@@ -303,6 +317,11 @@ class Step:
     warning: bool = False
     quiet: bool = False
     instead: "Step | None" = None
+
+    @property
+    def awaits_human(self) -> bool:
+        """Nobody else can take it: what is in the way is not ours."""
+        return self.reason in (Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN)
 
     def event(self) -> Event | None:
         """What to tell: acts, and what somebody has to see to; not waiting."""

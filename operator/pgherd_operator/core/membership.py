@@ -12,6 +12,7 @@ proposer and a majority have to say that they do not know it; whoever has joined
 again, and leaves as any other.
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 from pgherd_operator.core import founding
@@ -27,7 +28,7 @@ from pgherd_operator.core.actions import (
     Step,
 )  # fmt: skip
 from pgherd_operator.core.group import Authority, Group, Member
-from pgherd_operator.core.observed import Observed, last_view
+from pgherd_operator.core.observed import Observed, last_view, numbers_of
 from pgherd_operator.objects import config, names, pod
 from pgherd_operator.objects.model import Origin, Retired, Role, Seat, wanted
 
@@ -90,6 +91,45 @@ def doomed_volumes(observed: Observed, group: Group) -> list[Step]:
         and number not in observed.pods
         and authority.view.find(number) is None
     ]
+
+
+def remains(observed: Observed, group: Group) -> list[Step]:
+    """Remove what those had who have left for good: certificates, services and files.
+
+    By the files it is known that something is left, so they go last. Whoever comes back on a volume
+    that was kept gets all of it anew.
+    """
+    authority, herd = group.authority, observed.cluster.name
+    if authority is None or not authority.confirmed:
+        return []
+    there = {seat.number for seat in observed.seats()} | observed.pods.keys()
+    there |= {member.number for member in authority.view.members}
+    return [
+        Step(
+            Reason.MEMBER_REMOVED,
+            f"removing what {names.member(herd, number)} has left behind",
+            tuple(_belongings(observed, number)),
+            quiet=True,
+        )
+        for number in sorted(numbers_of(herd, observed.objects) - there)
+    ]
+
+
+def _belongings(observed: Observed, number: int) -> Iterator[Delete]:
+    """What has to go of a member, in this order: cert-manager makes a secret that it misses."""
+    name = names.member(observed.cluster.name, number)
+    certificate = names.certificate(observed.cluster.name, number)
+    secret = observed.secrets.get(certificate)
+    for kind, one in (
+        (Kind.CERTIFICATE, certificate),
+        (Kind.SECRET, certificate),
+        (Kind.SERVICE, name),
+        (Kind.CONFIG_MAP, name),
+    ):
+        if kind is Kind.SECRET and secret is not None and secret.ours:
+            yield Delete(kind, one, secret.uid)
+        elif (kind, one) in observed.objects:
+            yield Delete(kind, one, observed.objects[kind, one]["metadata"]["uid"])
 
 
 def _complete(observed: Observed, group: Group) -> bool:

@@ -4,13 +4,14 @@ Plain values; nobody here knows how they were read. A sidecar that did not answe
 ``reports``: that it is silent says nothing about whether it lives.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from pgherd_operator.api.resource import Cluster
+from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Origin, Retired, Role, Seat
 
 MAINTENANCE = "maintenance"
@@ -145,6 +146,9 @@ class Secret:
     Attributes:
         ours: the herd's, not somebody else's under its name.
         imported: id of the herd whose import online has ended well; empty where nobody says so.
+        trusts: the certificates of the authorities in ``ca.crt``.
+        signer: id of the key that has signed its certificate.
+        key: id of the certificate's own key.
     """
 
     name: str
@@ -154,6 +158,9 @@ class Secret:
     issued_at: datetime | None = None
     not_after: datetime | None = None
     imported: str = ""
+    trusts: frozenset[str] = frozenset()
+    signer: str = ""
+    key: str = ""
 
     _LATE: ClassVar = 0.8
     """So much of a validity is over only when the renewal, after two thirds, has failed."""
@@ -352,6 +359,12 @@ class Observed:
     def seats(self) -> list[Seat]:
         """The places in the herd, by number."""
         return [self.volumes[n].seat() for n in sorted(self.volumes) if self.volumes[n].usable]
+
+
+def numbers_of(herd: str, objects: Iterable[Key]) -> set[int]:
+    """Numbers of the members that objects are named after."""
+    found = (names.number_of(herd, name) for _, name in objects)
+    return {number for number in found if number is not None}
 
 
 def last_view(observed: Observed) -> View | None:

@@ -62,8 +62,9 @@ class Plan:
 
     @property
     def settled(self) -> bool:
-        """There is nothing to do and nothing to wait for."""
-        return self.idle and not self.status.step and not self.watched
+        """There is nothing to do, and nothing to wait for but a human."""
+        waits = not all(step.awaits_human for step in self.steps)
+        return self.idle and not waits and not self.watched
 
 
 class Care(StrEnum):
@@ -191,6 +192,8 @@ def _steps(
         return [*steps, *lacking]
     steps += membership.doomed_volumes(observed, group)
     one = membership.step(observed, group)
+    if one is None:  # else a number may be given out again at once
+        steps += membership.remains(observed, group)
     growing = one is not None and one.reason is Reason.MEMBER_JOINING
     # Waiting for one member must not keep another from being repaired by a newer spec; nor may a
     # volume that is refused for ever, which touches nobody, or a member that may never leave.

@@ -8,6 +8,7 @@ from pgherd_operator.api.quantity import parse_quantity
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.status import ClusterStatus, Condition, ConditionType, MemberStatus, Truth
 from pgherd_operator.core.actions import Event, Reason, Step
+from pgherd_operator.core.authority import find_succession
 from pgherd_operator.core.group import Group, Member
 from pgherd_operator.core.observed import Observed, Phase, last_view
 from pgherd_operator.objects import names, pod
@@ -270,7 +271,7 @@ def _progressing(cluster: Cluster, step: Step | None) -> Verdict:
         return kind, "False", Reason.PAUSED, _told(cluster, step)
     if step is None:
         return kind, "False", Reason.AS_WANTED, "everything is as wanted"
-    if step.reason in (Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN):
+    if step.awaits_human:
         return kind, "False", step.reason, step.text
     return kind, "True", step.reason, step.text
 
@@ -314,10 +315,15 @@ def _certificates(observed: Observed, now: datetime) -> Verdict:
     ]
     if late:
         return kind, "False", Reason.CERTIFICATE_EXPIRING, ", ".join(late)
+    succession = find_succession(observed)
+    if cluster.spec.tls.mode == "SelfSigned" and succession is None:
+        wanted |= {authority} & observed.secrets.keys()
     unread = sorted(one for one in wanted if observed.secrets[one].not_after is None)
     if unread:
         text = f"no certificate can be read in {', '.join(unread)}"
         return kind, "False", Reason.CERTIFICATE_MISSING, text
+    if succession is not None and succession.text:
+        return kind, "False", Reason.AUTHORITY_REPLACED, succession.text
     return kind, "True", Reason.AS_WANTED, ""
 
 

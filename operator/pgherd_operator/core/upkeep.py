@@ -22,9 +22,11 @@ from pgherd_operator.core.actions import (
     Reason,
     SettleVolume,
     Step,
+    TrustAuthorities,
 )  # fmt: skip
+from pgherd_operator.core.authority import Succession, find_succession
 from pgherd_operator.core.group import Group
-from pgherd_operator.core.observed import Ledger, Observed, Phase
+from pgherd_operator.core.observed import Ledger, Observed, Phase, Secret
 from pgherd_operator.objects import config, names, network, pod
 from pgherd_operator.objects.model import Manifest, Origin, Release, Seat, digest
 
@@ -113,12 +115,13 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
     """Issue and renew what is signed by the herd's own CA; have cert-manager do so with its own.
 
     Not before the herd is founded, nor without its CA, whose loss is told as that of a credential.
+    One that somebody has put in its place takes over as ``authority`` has it.
     """
     cluster, ledger = observed.cluster, observed.ledger
     if ledger is None or ledger.phase is not Phase.FOUNDED or cluster.spec.tls.mode == "Provided":
         return []
-    authority = names.authority(cluster.name)
-    if cluster.spec.tls.mode == "SelfSigned" and authority not in observed.secrets:
+    succession = find_succession(observed)
+    if cluster.spec.tls.mode == "SelfSigned" and succession is None:
         return []
     wanted = [
         (names.certificate(cluster.name, seat.number), names.member(cluster.name, seat.number),
@@ -134,35 +137,39 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
         wanted.append((names.import_certificate(cluster.name), importer, (importer,)))
     secrets = observed.secrets
     wanted = [one for one in wanted if one[0] not in secrets or secrets[one[0]].ours]
-    if cluster.spec.tls.mode == "CertManager":
+    if succession is None:
         asked = [network.certificate(cluster, ledger.cluster_id, *one) for one in wanted]
         applied = _apply(observed, asked)
         text = "asking cert-manager for certificates"
         return [Step(Reason.CERTIFICATE_ISSUED, text, tuple(applied))] if applied else []
-    return [
-        Step(
-            Reason.CERTIFICATE_ISSUED,
-            f"certificate {secret}",
-            (
-                IssueCertificate(
-                    secret, authority, common_name,
-                    ledger.cluster_id, dns_names, cluster.spec.tls.validity_days,
-                    secrets[secret].uid if secret in secrets else "",
-                ),
-            ),
-        )
-        for secret, common_name, dns_names in wanted
-        if _due(observed, secret, now)
-    ]  # fmt: skip
+    steps = []
+    for name, common_name, dns_names in wanted:
+        secret, trusted = secrets.get(name), succession.trusted(name)
+        uid = secret.uid if secret is not None else ""
+        if _due(secret, succession, name, now):
+            issue = IssueCertificate(
+                name, succession.authority.name, common_name,
+                ledger.cluster_id, dns_names, cluster.spec.tls.validity_days, trusted, uid,
+            )  # fmt: skip
+            steps.append(Step(Reason.CERTIFICATE_ISSUED, f"certificate {name}", (issue,)))
+        elif secret is not None and secret.trusts != trusted:
+            text = f"other authorities to trust, in {name}"
+            trust = TrustAuthorities(name, uid, trusted)
+            steps.append(Step(Reason.CERTIFICATE_ISSUED, text, (trust,)))
+    return steps
 
 
-def _due(observed: Observed, name: str, now: datetime) -> bool:
-    """It is not there, or not whole, or two thirds of its validity are over."""
-    secret = observed.secrets.get(name)
+def _due(secret: Secret | None, succession: Succession, name: str, now: datetime) -> bool:
+    """It is not there, not whole, or a former CA's, or two thirds of its validity are over.
+
+    What is about to run out waits for nobody.
+    """
     if secret is None or secret.issued_at is None or secret.not_after is None:
         return True
     if not secret.keys >= _KEYS:
         return True
+    if succession.is_former(secret):
+        return succession.may_certify(name) or secret.runs_out(now, by_hand=False)
     return secret.used(now) >= 2 / 3
 
 

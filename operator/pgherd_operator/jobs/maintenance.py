@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from pgherd_sidecar.client.maintenance import RunAnswer
-from pgherd_sidecar.client.times import BadTimesError, due_time, next_time
+from pgherd_sidecar.client.times import BadTimesError, due_time, missed_time, next_time
 
 from pgherd_operator.api.base import ApiObject
 from pgherd_operator.api.maintenance import (
@@ -113,7 +113,9 @@ def decide(schedule: MaintenanceResource, told: Told, now: datetime) -> Maintena
     except BadTimesError as error:
         text = f"the schedule can't be used: {error}"
         return _ended(schedule, told, now, None, MaintenanceReason.BAD_TIMES, text)
-    missed = _missed(schedule, now) if due is None else None
+    missed = None
+    if due is None and not spec.suspend:
+        missed = missed_time(spec.schedule, spec.time_zone, now, known)
     if missed is not None and before.observed_generation not in (0, schedule.generation):
         # It was none of this spec's, or one at which the schedule was suspended.
         known_until = before.model_copy(update={"last_schedule_time": missed})
@@ -139,14 +141,6 @@ def decide(schedule: MaintenanceResource, told: Told, now: datetime) -> Maintena
         status = plan.status.model_copy(update={"last_schedule_time": due})
         return replace(plan, status=status, events=(*plan.events, skipped))
     return replace(plan, begin=name, due=due)
-
-
-def _missed(schedule: MaintenanceResource, now: datetime) -> datetime | None:
-    """The newest time that has come and was not dealt with, however long ago."""
-    spec, known = schedule.spec, schedule.status.last_schedule_time or schedule.created
-    if spec.suspend:
-        return None
-    return due_time(spec.schedule, spec.time_zone, now, known, (now - known).total_seconds())
 
 
 def begun(plan: MaintenancePlan, members: Iterable[str]) -> MaintenancePlan:

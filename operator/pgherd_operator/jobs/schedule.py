@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pgherd_sidecar.client.times import BadTimesError, due_time, next_time
+from pgherd_sidecar.client.times import BadTimesError, due_time, missed_time, next_time
 
 from pgherd_operator.api.base import ApiObject
 from pgherd_operator.api.jobs import ScheduleSpec, ScheduleStatus
@@ -87,8 +87,7 @@ def decide(schedule: Schedule, made: Sequence[Made], now: datetime) -> ScheduleP
 def _missing(schedule: Schedule, plan: SchedulePlan, now: datetime) -> SchedulePlan:
     """Say once that a time has passed, with its deadline, for which no Snapshot was made."""
     spec, known = schedule.spec, schedule.status.last_schedule_time or schedule.created
-    ever_s = (now - known).total_seconds()
-    missed = due_time(spec.schedule, spec.time_zone, now, known, ever_s)
+    missed = missed_time(spec.schedule, spec.time_zone, now, known)
     if missed is None:
         return plan
     why = f" ({plan.status.message})" if plan.status.message else ""

@@ -1,6 +1,6 @@
 """What is next for one job: pure and level-triggered, as the reconciler of herds is.
 
-A job is begun once and never again. That its status says Running, or how it has ended, is what
+A job is begun once and never again. That its status names a runner, or how it has ended, is what
 tells a job that is over from one to begin; all else is read anew at each look. How the job itself
 has ended is the word of its driver; Kubernetes and Spark are believed only where that is silent.
 """
@@ -41,6 +41,7 @@ class JobReason(StrEnum):
     INCOMPLETE = "ComparisonIncomplete"
     FAILED = "JobFailed"
     DEADLINE = "DeadlineExceeded"
+    UNKNOWN = "OutcomeUnknown"
     WAITING = "WaitingForHerd"
     RUNNING = "Running"
     NO_SPARK = "SparkOperatorMissing"
@@ -165,9 +166,7 @@ def decide(look: Look, now: datetime) -> Decision:
     if status.phase in ("Succeeded", "Failed"):
         return _over(look, now)
     if look.workload is None:
-        if status.phase == "Running":
-            return _end(look, now, error="what did the job was deleted before it had ended")
-        return _begin(look, now)
+        return _unseen(look, now) if status.has_begun else _begin(look, now)
     if look.workload.owner != work.uid:
         text = f"an older {look.workload.runner} of the name {look.workload.name} has to go first"
         return Decision(_pending(look, now, text))
@@ -190,6 +189,14 @@ def _over(look: Look, now: datetime) -> Decision:
     # One that has ended stays for its log, until its own time is over.
     ended = look.driver.outcome is not None or look.driver.ended is not None
     return Decision(work.status, stop=runs and not ended, remove=remove)
+
+
+def _unseen(look: Look, now: datetime) -> Decision:
+    """What did the job is gone, and its driver's word with it: it may have ended well."""
+    runner = look.work.status.runner or "workload"
+    text = f"nobody has seen how it ended: its {runner} is gone, "
+    text += "deleted by hand or a day after its end"
+    return _end(look, now, JobReason.UNKNOWN, error=text)
 
 
 def _begin(look: Look, now: datetime) -> Decision:
@@ -295,7 +302,9 @@ def _end(
     message = error or ""
     if error is None:
         reason, message = _result(work, outcome or {})
-    truth: Literal["True", "False"] = "True" if error is None else "False"
+    truth: Truth = "True" if error is None else "False"
+    if reason is JobReason.UNKNOWN:
+        truth = "Unknown"
     status = (found or work.new_status()).model_copy(
         update={
             "observed_generation": work.generation,

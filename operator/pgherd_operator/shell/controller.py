@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from pgherd_operator.api import GROUP, KIND, OPERATOR, VERSION
+from pgherd_operator.api import KIND, OPERATOR
 from pgherd_operator.api.resource import Cluster, InvalidSpec, parse_resource, without_owned
 from pgherd_operator.api.status import ClusterStatus
 from pgherd_operator.core import status, upgrade
@@ -35,6 +35,7 @@ from pgherd_operator.shell.observing.sidecars import (
     SidecarRefusedError,
     Sidecars,
 )
+from pgherd_operator.shell.resources import show_status
 
 log = structlog.get_logger()
 
@@ -122,7 +123,7 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
         shown = core_users.shown(shown, cluster, outcome, now)
         later = bool(outcome.unanswered or outcome.changed)
     if not cluster.deleting or cluster.finalizers:
-        await _show(env, body, shown)
+        await show_status(env.api, body, shown)
     if failures or later:
         return _FAILED_S
     if plan.idle:
@@ -152,7 +153,7 @@ async def _observed(
         return replace(found, import_jobs=await importing.look(env.api, env.importers, cluster))
     except ApiError as error:
         if error.status and (cluster.finalizers or not cluster.deleting):
-            await _show(env, body, status.unobserved(cluster, str(error), env.now()))
+            await show_status(env.api, body, status.unobserved(cluster, str(error), env.now()))
         raise
 
 
@@ -243,21 +244,3 @@ async def _act(
         if event is not None and event.message != cluster.status.step:
             env.events.tell(cluster, event)  # else it was told when this step began
     return failures
-
-
-async def _show(env: Environment, body: dict[str, Any], described: ClusterStatus) -> None:
-    """Write the status, unless it is there already."""
-    shown = described.model_dump(mode="json", by_alias=True, exclude_none=True)
-    if body.get("status") == shown:
-        return
-    metadata = {"name": body["metadata"]["name"], "namespace": body["metadata"]["namespace"]}
-    wanted = {
-        "apiVersion": f"{GROUP}/{VERSION}",
-        "kind": KIND,
-        "metadata": metadata,
-        "status": shown,
-    }
-    try:
-        await env.api.apply(wanted, subresource="status")
-    except NotFoundError:
-        return  # its deletion has just been completed

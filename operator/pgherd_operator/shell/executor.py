@@ -93,7 +93,12 @@ class Executor:
                 await self._patch("PersistentVolumeClaim", action.name, {"metadata": retired})
             case act.SettleVolume() | act.MarkImported():
                 await self._annotate(action)
-            case act.GeneratePassword() | act.GenerateAuthority() | act.IssueCertificate():
+            case (
+                act.GeneratePassword()
+                | act.GenerateAuthority()
+                | act.IssueCertificate()
+                | act.TrustAuthorities()
+            ):
                 await self._secret(action)
             case act.AskLeave() | act.AskEvict():
                 await self._ask(action)
@@ -167,7 +172,11 @@ class Executor:
             await self._create(manifest(self._cluster, "v1", "ConfigMap", name, content))
 
     async def _secret(
-        self, action: act.GeneratePassword | act.GenerateAuthority | act.IssueCertificate
+        self,
+        action: act.GeneratePassword
+        | act.GenerateAuthority
+        | act.IssueCertificate
+        | act.TrustAuthorities,
     ) -> None:
         match action:
             case act.GeneratePassword():
@@ -183,8 +192,13 @@ class Executor:
                     action.dns_names,
                     self._now,
                     timedelta(days=action.validity_days),
+                    action.trusted,
                 )
                 await self._put(self._certified(action.secret, issued, owned=True), action.uid)
+            case act.TrustAuthorities():
+                data = _encoded(certificates.trusting(action.trusted))
+                trusting: Manifest = {"metadata": {"uid": action.uid}, "data": data}
+                await self._patch("Secret", action.secret, trusting)
             case _:
                 assert_never(action)
 

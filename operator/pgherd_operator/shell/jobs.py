@@ -163,7 +163,7 @@ class Jobs:
 
     async def _look(self, work: Work) -> Look:
         workload, has_spark = await self._workload(work)
-        if workload is not None or work.status.phase in ("Running", *_ENDED):
+        if workload is not None or work.status.has_begun:
             driver = await self._driver(work, workload) if workload is not None else Driver()
             return Look(work, workload=workload, driver=driver, has_spark=has_spark)
         members, cluster_id, waits_for = await _members(self.api, work.namespace, work.spec.cluster)

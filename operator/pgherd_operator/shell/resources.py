@@ -29,7 +29,7 @@ _ATTEMPTS = 5
 
 
 async def show_status(api: KubernetesApi, body: Manifest, status: BaseModel) -> None:
-    """Write the status of a resource, unless it is there already.
+    """Write the status of a resource, unless it is there already, or the resource is gone.
 
     Args:
         api: of the cluster.
@@ -58,15 +58,25 @@ async def show_invalid(
 
 
 async def _write(api: KubernetesApi, body: Manifest, status: Manifest) -> None:
+    """Write a status to the resource that was read, never to a later one of its name.
+
+    The API server does not look at a uid that comes with a status, but at the version it does.
+    """
     if body.get("status") == status:
         return
-    wanted = {
-        "apiVersion": f"{GROUP}/{VERSION}",
-        "kind": body["kind"],
-        "metadata": {key: body["metadata"][key] for key in ("name", "namespace")},
-        "status": status,
-    }
+    kind, metadata = body["kind"], body["metadata"]
+    namespace, name = metadata["namespace"], metadata["name"]
     with contextlib.suppress(NotFoundError):  # its deletion has just been completed
+        found = (await api.get(kind, namespace, name))["metadata"]
+        if found["uid"] != metadata["uid"]:
+            return
+        version = {"resourceVersion": found["resourceVersion"]}
+        wanted = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": kind,
+            "metadata": {"name": name, "namespace": namespace, **version},
+            "status": status,
+        }
         await api.apply(wanted, subresource="status")
 
 

@@ -57,6 +57,14 @@ def due_time(
     return latest.astimezone(UTC)
 
 
+def missed_time(cron: str, zone: str, now: datetime, known: datetime) -> datetime | None:
+    """The newest time that has come and was not yet dealt with, however long ago.
+
+    Args, returns and errors: see ``due_time``, by which it is not due.
+    """
+    return due_time(cron, zone, now, known, (now - known).total_seconds())
+
+
 def _five(cron: str) -> str:
     """Times of less than a minute are not meant."""
     if len(cron.split()) != _FIELDS:

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from pgherd_sidecar.client.times import BadTimesError, due_time, next_time
+from pgherd_sidecar.client.times import BadTimesError, due_time, missed_time, next_time
 
 NOW = datetime(2030, 3, 15, 12, 30, 20, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=30)
@@ -21,6 +21,11 @@ def test_a_time_is_due_until_it_was_dealt_with_or_missed() -> None:
     assert due_time("30 12 * * *", "UTC", NOW, time, 3600) is None
     assert due_time("30 12 * * *", "UTC", NOW, LONG_AGO, 10) is None
     assert due_time("31 12 * * *", "UTC", NOW, LONG_AGO, 3600) is None
+
+
+def test_a_time_is_missed_however_long_ago_it_was_unless_it_was_dealt_with() -> None:
+    assert missed_time("0 3 1 3 *", "UTC", NOW, LONG_AGO) == datetime(2030, 3, 1, 3, tzinfo=UTC)
+    assert missed_time("0 3 1 3 *", "UTC", NOW, NOW - timedelta(days=10)) is None
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from pgherd_operator.shell.kube.interface import (
 )
 
 Fault = Literal["error", "lost-answer", "killed-before", "killed-after"]
+_NEVER_WRITTEN = "0"
+"""The version of what a test has put there."""
 
 
 class Killed(Exception):
@@ -53,7 +55,9 @@ class ApiServer:
         """See KubernetesApi."""
         self.calls.add(("get", kind))
         self._refuse("get", kind)
-        return copy.deepcopy(self._object(kind, name))
+        found = copy.deepcopy(self._object(kind, name))
+        found["metadata"].setdefault("resourceVersion", _NEVER_WRITTEN)
+        return found
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
         """See KubernetesApi."""
@@ -104,8 +108,12 @@ class ApiServer:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         self.calls.add(("patch", f"{kind}/{subresource}" if subresource else kind))
         if subresource:
-            self._object(kind, name)["status"] = copy.deepcopy(manifest["status"])
-            return copy.deepcopy(self._object(kind, name))
+            item = self._object(kind, name)
+            # As with custom resources: of the metadata nothing but the version is looked at.
+            _require(item, "resourceVersion", manifest["metadata"].get("resourceVersion", ""))
+            item["status"] = copy.deepcopy(manifest["status"])
+            item["metadata"]["resourceVersion"] = self.uid()
+            return copy.deepcopy(item)
         with self.writing("apply", kind, name):
             if (kind, name) not in self.objects:
                 self.calls.add(("create", kind))  # an apply that creates needs both rights
@@ -223,7 +231,7 @@ class _Write:
 
 def _require(item: Manifest, field: str, value: str) -> None:
     metadata = item["metadata"]
-    if value and metadata.get(field) != value:
+    if value and metadata.get(field, _NEVER_WRITTEN) != value:
         raise ConflictError(409, f"{metadata['name']} has another {field}")
 
 

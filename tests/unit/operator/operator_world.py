@@ -200,8 +200,8 @@ class World(ApiServer):
             if kind == "PersistentVolumeClaim" and self.spec.get("deletionPolicy") != "Delete":
                 raise Forbidden("a volume that was to be retained")
             return
-        if kind == "Secret" and item["metadata"]["name"] != names.import_certificate(NAME):
-            raise Forbidden("a secret of a living herd")
+        if kind in ("Certificate", "ConfigMap", "Secret", "Service"):
+            self._check_removal(item["metadata"]["name"])
         if kind == "PersistentVolumeClaim":
             if self.view is None:
                 raise Forbidden("a volume, and nobody knows who is a member")
@@ -214,6 +214,16 @@ class World(ApiServer):
             if number in self.processes and self.processes[number].maintained:
                 raise Forbidden("a member in the middle of maintenance")
             self._check_restart(number)
+
+    def _check_removal(self, name: str) -> None:
+        if name == names.import_certificate(NAME):
+            return
+        number = names.number_of(NAME, name.removesuffix("-tls"))
+        if number is None:
+            raise Forbidden("what all members need")
+        inside = self.view is None or self.view.find(number) is not None
+        if inside or number in self.processes or ("Pod", f"{NAME}-{number}") in self.objects:
+            raise Forbidden("what a member needs")
 
     def _check_restart(self, number: int) -> None:
         if self.view is None or not self.primary() or not self.works(number):

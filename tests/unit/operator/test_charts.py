@@ -69,6 +69,7 @@ async def used() -> set[tuple[str, str]]:
     certified = World()
     certified.submit(tls={"mode": "CertManager", "issuer": {"name": "ours"}})
     await certified.settle()
+    await certified.changed(instances=2)
     jobs = (await life()).calls | (await life_of_maintenance()).calls
     jobs |= (await life_of_followers()).calls
     found = set()

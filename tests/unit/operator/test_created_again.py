@@ -2,7 +2,10 @@
 
 import base64
 
+import pytest
 from operator_world import NAME, NAMESPACE, running
+from pgherd_operator.api import KIND
+from pgherd_operator.shell.kube.interface import ConflictError, Manifest
 
 
 async def test_a_herd_is_founded_anew_when_the_volumes_of_the_former_one_are_gone() -> None:
@@ -33,6 +36,38 @@ async def test_a_herd_that_is_created_again_may_have_another_authority() -> None
     assert world.voters() == {1, 2, 3}
     assert world.cluster_id() == former
     assert ("Certificate", f"{NAME}-1-tls") in world.objects
+
+
+async def test_a_herd_that_is_created_again_does_not_get_the_status_of_the_former_one() -> None:
+    world = await running()
+    world.change(instances=4)  # there is a new status to write
+
+    def create_again() -> None:
+        del world.objects[KIND, NAME]
+        world.submit()
+
+    world.meanwhile = create_again
+    await world.reconcile()
+    assert world.meanwhile is None
+    assert "status" not in world.resource
+
+
+async def test_a_herd_that_is_created_again_while_its_status_is_written_is_left_alone() -> None:
+    world = await running()
+    world.change(maintenance={"paused": True})
+
+    write = world.apply
+
+    async def apply(manifest: Manifest, *, subresource: str = "") -> Manifest:
+        del world.objects[KIND, NAME]
+        world.submit()
+        return await write(manifest, subresource=subresource)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "apply", apply)
+        with pytest.raises(ConflictError):  # the queue looks again
+            await world.reconcile()
+    assert "status" not in world.resource
 
 
 async def test_the_application_s_secret_has_what_clients_read() -> None:

@@ -314,15 +314,58 @@ async def test_an_application_that_nobody_takes_fails_with_advice() -> None:
     assert "spark.jobNamespaces" in it.status()["message"]
 
 
-async def test_a_job_whose_workload_somebody_deletes_is_not_begun_again() -> None:
-    it = world()
+def remove_workload(it: JobsWorld) -> None:
+    """Somebody deletes what does the job, or its day after the end is over."""
+    made = it.workload()
+    assert made is not None
+    it.mark_deleted((made["kind"], made["metadata"]["name"]))
+    it.objects.pop(("Pod", "driver"), None)
+
+
+@pytest.mark.parametrize("spark", [True, False])
+async def test_an_end_that_nobody_saw_is_told_as_unknown_and_the_job_not_begun_again(
+    spark: bool,
+) -> None:
+    it = world(spark=spark)
     await it.look()
     it.runs()
     await it.look()
-    it.mark_deleted(("SparkApplication", f"{JOB}-snapshot"))
+    it.ends(WRITTEN)
+    it.passes(days=2)  # without an operator
+    remove_workload(it)
     await it.look()
     assert it.status()["phase"] == "Failed"
+    (complete,) = [one for one in it.status()["conditions"] if one["type"] == "Complete"]
+    assert (complete["status"], complete["reason"]) == ("Unknown", "OutcomeUnknown")
+    assert "nobody has seen how it ended" in it.status()["message"]
+    assert [event.kind for event in it.events if event.reason == "OutcomeUnknown"] == ["Warning"]
     assert it.created == [f"{JOB}-snapshot"]
+
+
+async def test_what_was_begun_and_has_gone_before_the_next_look_is_not_begun_again() -> None:
+    it = world()
+    await it.look()
+    assert it.status()["phase"] == "Pending"
+    remove_workload(it)
+    await it.look()
+    assert it.created == [f"{JOB}-snapshot"]
+    assert "nobody has seen how it ended" in it.status()["message"]
+
+
+@pytest.mark.parametrize("ttl", [{}, {"ttlSecondsAfterFinished": 10**6}])
+async def test_an_end_that_was_seen_stays_when_what_did_it_is_gone(ttl: dict[str, Any]) -> None:
+    it = world(**ttl)
+    await it.look()
+    it.ends(WRITTEN)
+    await it.look()
+    before = it.status()
+    for days in (0, 2):
+        it.passes(days=days)
+        if it.workload() is not None:
+            remove_workload(it)
+        await it.look()
+        assert it.status() == before
+    assert before["phase"] == "Succeeded"
 
 
 async def test_the_workload_of_an_older_resource_of_the_name_is_not_taken_for_ours() -> None:

@@ -295,6 +295,28 @@ async def test_refusals_have_a_type_and_the_servers_words(
         await client.get("Pod", "n", name)
 
 
+async def test_a_patch_of_another_object_of_the_name_is_a_conflict() -> None:
+    # By this the API server says that the uid in the patch is not that of the object.
+    message = 'pods "herd-1" is invalid: metadata.uid: Invalid value: "u-7": field is immutable'
+    causes = [{"reason": "FieldValueInvalid", "field": "metadata.uid"}]
+    refusal = {"reason": "Invalid", "message": message, "details": {"causes": causes}}
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(refusal, status=422)
+
+    async with serving(answer) as url:
+        client = Client(Access(url))
+        try:
+            with pytest.raises(ConflictError, match="field is immutable"):
+                await client.patch("Pod", "n", "herd-1", {"metadata": {"uid": "u-7"}})
+            causes[0]["field"] = "spec.nodeName"
+            with pytest.raises(ApiError) as refused:
+                await client.patch("Pod", "n", "herd-1", {"metadata": {"uid": "u-7"}})
+            assert not isinstance(refused.value, ConflictError)
+        finally:
+            await client.close()
+
+
 async def test_what_is_wrong_is_told_by_warnings_about_an_object_and_why_it_waits(
     server: tuple[Client, list[dict[str, Any]]],
 ) -> None:

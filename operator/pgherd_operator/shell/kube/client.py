@@ -276,4 +276,13 @@ def _says_nothing(error: ApiError) -> bool:
 def _refusal(status: int, what: str, answer: Any) -> ApiError:
     message = answer.get("message", "") if isinstance(answer, dict) else str(answer)[:200]
     kind = {404: NotFoundError, 409: ConflictError}.get(status, ApiError)
+    if status == 422 and _names_another(answer):
+        kind = ConflictError
     return kind(status, f"{what}: {status} {message}")
+
+
+def _names_another(answer: Any) -> bool:
+    """Whether a patch was refused for its uid: to the API server that is a change of a field."""
+    details = answer.get("details") if isinstance(answer, dict) else None
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return any(one.get("field") == "metadata.uid" for one in causes or ())

@@ -6,7 +6,7 @@ secrets of the namespace can pass for a member anyway.
 
 import base64
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -44,8 +44,12 @@ def issue(
     dns_names: Sequence[str],
     now: datetime,
     validity: timedelta,
+    trusted: Iterable[str] = (),
 ) -> Issued:
     """A certificate for servers and clients alike, as members are both to each other.
+
+    Args:
+        trusted: certificates of the authorities to trust; by default those that ``ca`` does.
 
     Raises:
         ValueError: ``ca`` is not the data of a CA's secret.
@@ -57,9 +61,44 @@ def issue(
     name, *aliases = dns_names
     begins, lasts = now - BACKDATED, validity + BACKDATED
     certificate, key = signer.issue(name, begins, lasts, owner=owner, aliases=aliases)
-    trusted = ca.get(CA_CERTIFICATE, ca[CERTIFICATE])
-    data = {CA_CERTIFICATE: trusted, CERTIFICATE: certificate, KEY: key}
+    data = {CA_CERTIFICATE: ca.get(CA_CERTIFICATE, ca[CERTIFICATE])} | trusting(trusted)
+    data |= {CERTIFICATE: certificate, KEY: key}
     return Issued(data, min(begins + lasts, signer.certificate.not_valid_after_utc))
+
+
+def trusting(trusted: Iterable[str]) -> dict[str, bytes]:
+    """The part of a secret's data that tells of these authorities, if there are any."""
+    text = "".join(sorted(trusted))
+    return {CA_CERTIFICATE: text.encode()} if text else {}
+
+
+def trusts(data: Mapping[str, str]) -> frozenset[str]:
+    """The certificates of the authorities that a Secret tells of; an authority's own trusts it.
+
+    Args:
+        data: of the Secret, in base64.
+    """
+    try:
+        found = _load(data.get(CA_CERTIFICATE) or data[CERTIFICATE])
+    except (KeyError, ValueError):
+        return frozenset()
+    return frozenset(pem(one).decode() for one in found)
+
+
+def keys(data: Mapping[str, str]) -> tuple[str, str]:
+    """Ids of the key that has signed the certificate of a Secret, and of the certificate's own.
+
+    They are empty where nobody can tell.
+    """
+    try:
+        presented = _load(data[CERTIFICATE])[0]
+        own = x509.SubjectKeyIdentifier.from_public_key(presented.public_key()).digest.hex()
+        identified = presented.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier)
+        return (identified.value.key_identifier or b"").hex(), own
+    except x509.ExtensionNotFound:  # an authority's, say
+        return "", own
+    except (KeyError, ValueError):
+        return "", ""
 
 
 def validity(data: Mapping[str, str]) -> tuple[datetime, datetime] | None:

@@ -26,6 +26,7 @@ from pgherd_operator.core.observed import (
     Pod,
     Report,
     Secret,
+    numbers_of,
 )
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Origin, Retired, Role
@@ -72,7 +73,7 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
     )
     objects = {key: item for key, item in whose.ours.items() if key[0] != "Pod"}
     secrets, reports, pods = await asyncio.gather(
-        _secrets(api, cluster, volumes.keys()),
+        _secrets(api, cluster, volumes.keys() | numbers_of(cluster.name, objects)),
         _reports(sidecars, pods.keys()),
         _with_warnings(api, cluster, pods, volumes),
     )
@@ -403,16 +404,20 @@ def founders_text(founders: Iterable[tuple[int, Role]]) -> str:
 
 
 def parse_secret(item: Manifest, *, ours: bool) -> Secret:
-    """Read which keys a secret has, and from when to when its certificate holds."""
-    held = certificates.validity(item.get("data") or {})
+    """Read which keys a secret has, and what there is to know of its certificate."""
+    data = item.get("data") or {}
+    held, (signer, key) = certificates.validity(data), certificates.keys(data)
     return Secret(
         name=item["metadata"]["name"],
         uid=item["metadata"]["uid"],
         ours=ours,
-        keys=frozenset(item.get("data") or ()),
+        keys=frozenset(data),
         issued_at=held[0] if held is not None else None,
         not_after=held[1] if held is not None else None,
         imported=(item["metadata"].get("annotations") or {}).get(names.IMPORTED, ""),
+        trusts=certificates.trusts(data),
+        signer=signer,
+        key=key,
     )
 
 

@@ -1,0 +1,166 @@
+"""Another authority in the place of the herd's own: members never refuse each other meanwhile."""
+
+import base64
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from operator_world import NAME, World, condition
+from pgherd_operator.objects import names
+from pgherd_operator.shell.observing import certificates
+from pgherd_operator.shell.observing.sidecars import SidecarError
+
+CA, OPERATOR = names.authority(NAME), names.operator_certificate(NAME)
+Data = Mapping[str, str]
+
+
+def loaded(data: Data, key: str) -> list[x509.Certificate]:
+    """The certificates under a key of a Secret."""
+    return x509.load_pem_x509_certificates(base64.b64decode(data[key]))
+
+
+def trusts(one: Data, other: Data) -> bool:
+    """Whether a holder of a Secret trusts the certificate in another one."""
+    (shown,) = loaded(other, "tls.crt")
+    for authority in loaded(one, "ca.crt"):
+        with contextlib.suppress(ValueError, InvalidSignature):
+            shown.verify_directly_issued_by(authority)
+            return True
+    return False
+
+
+@dataclass
+class Certified(World):
+    """A herd whose members prove with certificates who they are, each kubelet in its own time."""
+
+    mounted: dict[int, Data] = field(default_factory=dict)
+    stuck: set[int] = field(default_factory=set)
+    """Numbers of the members to which no kubelet brings anything."""
+    ticks: int = 0
+
+    def secret(self, name: str) -> Data:
+        """What is in a Secret now."""
+        found: Data = self.objects["Secret", name]["data"]
+        return found
+
+    def tick(self) -> None:
+        """A kubelet takes the longer the higher the member's number."""
+        super().tick()
+        self.ticks += 1
+        for number in self.processes:
+            due = self.ticks % (3 * number) == 0 and number not in self.stuck
+            if due or number not in self.mounted:
+                self.mounted[number] = dict(self.secret(names.certificate(NAME, number)))
+        self.mounted = {n: data for n, data in self.mounted.items() if n in self.processes}
+        for one, other in permutations(self.mounted, 2):
+            assert trusts(self.mounted[one], self.mounted[other]), f"{one} refuses {other}"
+
+    async def status(self, number: int) -> Mapping[str, Any]:
+        """Heard only if both sides trust each other."""
+        member, operator = self.mounted.get(number), self.secret(OPERATOR)
+        if member is None or not (trusts(member, operator) and trusts(operator, member)):
+            raise SidecarError("certificate verify failed")
+        return await super().status(number)
+
+    def replace_authority(self) -> str:
+        """Somebody puts another one there; return it."""
+        made = certificates.authority(f"pgherd {NAME}", self.now)
+        data = {key: base64.b64encode(value).decode() for key, value in made.data.items()}
+        self.objects["Secret", CA]["data"] = data
+        return made.data["ca.crt"].decode()
+
+    def held(self) -> list[str]:
+        """Names of the secrets with certificates."""
+        wanted = [names.certificate(NAME, number) for number in self.voters()]
+        return [*wanted, OPERATOR, names.jobs_certificate(NAME)]
+
+    def is_over(self, authority: str) -> bool:
+        """Whether this authority has signed everything, and alone is trusted."""
+        return all(
+            base64.b64decode(self.secret(name)["ca.crt"]).decode() == authority
+            and trusts(self.secret(CA), self.secret(name))
+            for name in self.held()
+        )
+
+    async def goes_on(self, rounds: int = 60) -> None:
+        """Let everybody act for a while."""
+        for _ in range(rounds):
+            await self.reconcile()
+            self.tick()
+
+
+async def certified(**spec: Any) -> Certified:
+    """A herd that has come up."""
+    world = Certified()
+    world.submit(**spec)
+    await world.goes_on()
+    assert len(world.voters()) == spec.get("instances", 3)
+    return world
+
+
+@pytest.mark.parametrize("spec", [{}, {"maintenance": {"paused": True}}, {"hibernated": True}])
+async def test_another_authority_takes_over_and_nobody_is_refused(spec: dict[str, Any]) -> None:
+    world = await certified()
+    if spec:
+        await world.changed(**spec)
+    authority = world.replace_authority()
+    await world.reconcile()
+    told = condition(world, "CertificatesValid")
+    assert (told["status"], told["reason"]) == ("False", "AuthorityReplaced")
+    assert f"{NAME}-1-tls" in told["message"] and CA in told["message"]
+    await world.goes_on()
+    assert world.is_over(authority)
+    assert condition(world, "CertificatesValid")["status"] == "True"
+    world.writes.clear()
+    await world.goes_on(10)
+    assert world.writes == []
+    if spec:
+        await world.changed(maintenance={"paused": False}, hibernated=False)
+    await world.goes_on()
+    assert condition(world, "Ready")["status"] == "True"
+
+
+async def test_a_member_that_has_not_got_its_secret_is_waited_for_and_named() -> None:
+    world = await certified()
+    world.stuck.add(2)
+    authority = world.replace_authority()
+    await world.goes_on()
+    assert not world.is_over(authority)
+    assert f"to answer first: {NAME}-2" in condition(world, "CertificatesValid")["message"]
+    world.stuck.clear()
+    await world.goes_on()
+    assert world.is_over(authority)
+
+
+async def test_a_member_that_joins_meanwhile_is_trusted_by_the_others() -> None:
+    world = await certified()
+    authority = world.replace_authority()
+    await world.goes_on(4)
+    world.change(instances=4)
+    await world.goes_on(120)
+    assert world.voters() == {1, 2, 3, 4}
+    assert world.is_over(authority)
+
+
+async def test_a_third_authority_may_follow_at_once() -> None:
+    world = await certified()
+    world.replace_authority()
+    await world.goes_on(9)
+    authority = world.replace_authority()
+    await world.goes_on(120)
+    assert world.is_over(authority)
+
+
+async def test_an_authority_that_nobody_can_read_changes_nothing_and_is_told_of() -> None:
+    world = await certified()
+    world.objects["Secret", CA]["data"] = {"ca.crt": "bm9uZQ==", "tls.crt": "", "tls.key": ""}
+    world.writes.clear()
+    await world.goes_on(5)
+    assert world.writes == []
+    told = condition(world, "CertificatesValid")
+    assert told["message"] == f"no certificate can be read in {CA}"
