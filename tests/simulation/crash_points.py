@@ -51,7 +51,7 @@ class CrashWorld(World):
             assert isinstance(node.disk, SegmentDisk)
             node.disk.directory.watch = partial(self._point, node, at_disk=True)
 
-    def at(self, time: float, action: Callable[[], None]) -> None:
+    def at(self, time: float, action: Callable[[], object]) -> None:
         """Do something at a time; who dies of it starts again a little later."""
         super().at(time, partial(self._survive, action))
 

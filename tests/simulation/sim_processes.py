@@ -26,14 +26,14 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
         self.processes: list[Process] = []
-        self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._queue: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
         self._numbers = count()
 
-    def at(self, time_s: float, call: Callable[..., None], *given: object) -> None:
+    def at(self, time_s: float, call: Callable[..., object], *given: object) -> None:
         """Call something at a time."""
         heappush(self._queue, (time_s, next(self._numbers), call, given))
 
-    def after(self, delay_s: float, call: Callable[..., None], *given: object) -> None:
+    def after(self, delay_s: float, call: Callable[..., object], *given: object) -> None:
         """Call something later."""
         self.at(self.now + delay_s, call, *given)
 

@@ -112,11 +112,11 @@ class World:
         """The time."""
         return self.clock.now
 
-    def at(self, time: float, action: Callable[[], None]) -> None:
+    def at(self, time: float, action: Callable[[], object]) -> None:
         """Do something at a time."""
         self.clock.at(time, action)
 
-    def after(self, delay: float, action: Callable[[], None]) -> None:
+    def after(self, delay: float, action: Callable[[], object]) -> None:
         """Do something after a delay."""
         self.clock.after(delay, action)
 
