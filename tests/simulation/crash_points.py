@@ -104,7 +104,7 @@ class CrashWorld(World):
             if self.points in self.deaths:
                 raise _Died(node, at_disk=at_disk)
 
-    def _survive(self, action: Callable[[], None]) -> None:
+    def _survive(self, action: Callable[[], object]) -> None:
         try:
             action()
         except _Died as death:

@@ -118,7 +118,7 @@ class World:
 
     def after(self, delay: float, action: Callable[[], object]) -> None:
         """Do something after a delay."""
-        self.clock.after(delay, action)
+        self.at(self.now + delay, action)
 
     def run(self) -> None:
         """Run both phases.
