@@ -32,7 +32,7 @@ class Succession:
 
     def is_former(self, secret: Secret) -> bool:
         """Whether another authority has signed this certificate."""
-        return secret.signer != self.authority.key
+        return secret.signer != self.authority.authority
 
     def may_certify(self, name: str) -> bool:
         """Whether all would trust a certificate of the authority in place of a former one's."""
@@ -67,12 +67,12 @@ class Succession:
 
 
 def find_succession(observed: Observed) -> Succession | None:
-    """Compare the herd's certificates with its authority; None if it has none that can be read."""
+    """Compare the herd's certificates with its authority; None if it has none that can be used."""
     cluster, secrets = observed.cluster, observed.secrets
     herd, authority = cluster.name, secrets.get(names.authority(cluster.name))
     if cluster.spec.tls.mode != "SelfSigned" or authority is None:
         return None
-    if not (authority.trusts and authority.key):
+    if not authority.authority:
         return None
     operator = names.operator_certificate(herd)
     wanted = {operator, names.jobs_certificate(herd)}

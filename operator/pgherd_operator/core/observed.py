@@ -146,9 +146,9 @@ class Secret:
     Attributes:
         ours: the herd's, not somebody else's under its name.
         imported: id of the herd whose import online has ended well; empty where nobody says so.
-        trusts: the certificates of the authorities in ``ca.crt``.
-        signer: id of the key that has signed its certificate.
-        key: id of the certificate's own key.
+        trusts: the certificates of the authorities that it tells of.
+        signer: id of the authority that has signed its certificate.
+        authority: id of the one that it is; empty if nobody would accept what that signs.
     """
 
     name: str
@@ -160,7 +160,7 @@ class Secret:
     imported: str = ""
     trusts: frozenset[str] = frozenset()
     signer: str = ""
-    key: str = ""
+    authority: str = ""
 
     _LATE: ClassVar = 0.8
     """So much of a validity is over only when the renewal, after two thirds, has failed."""

@@ -316,11 +316,16 @@ def _certificates(observed: Observed, now: datetime) -> Verdict:
     if late:
         return kind, "False", Reason.CERTIFICATE_EXPIRING, ", ".join(late)
     succession = find_succession(observed)
-    if cluster.spec.tls.mode == "SelfSigned" and succession is None:
+    unusable = cluster.spec.tls.mode == "SelfSigned" and succession is None
+    if unusable:
         wanted |= {authority} & observed.secrets.keys()
     unread = sorted(one for one in wanted if observed.secrets[one].not_after is None)
     if unread:
         text = f"no certificate can be read in {', '.join(unread)}"
+        return kind, "False", Reason.CERTIFICATE_MISSING, text
+    if unusable and authority in wanted:
+        text = f"nobody would accept what {authority} signs: tls.crt has to be an authority's, and "
+        text += "to lead with ca.crt to one that has signed itself"
         return kind, "False", Reason.CERTIFICATE_MISSING, text
     if succession is not None and succession.text:
         return kind, "False", Reason.AUTHORITY_REPLACED, succession.text

@@ -84,7 +84,7 @@ class Authority:
         own = subject(name.partition(".")[0]) if owner is None else owner
         ends = min(begins + lasts, self.certificate.not_valid_after_utc)
         names = x509.SubjectAlternativeName([x509.DNSName(one) for one in (name, *aliases)])
-        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        signer = x509.AuthorityKeyIdentifier(key_id(self.certificate), None, None)
         certificate = (
             _builder(own, self.certificate.subject, key, begins, ends)
             .add_extension(names, critical=False)
@@ -101,6 +101,23 @@ def subject(common_name: str, organization: str | None = None) -> x509.Name:
     """The name that a certificate is for; PostgreSQL writes it ``CN=...,O=...``."""
     names = [(NameOID.ORGANIZATION_NAME, organization), (NameOID.COMMON_NAME, common_name)]
     return x509.Name([x509.NameAttribute(oid, text[:_NAME_MAX]) for oid, text in names if text])
+
+
+def key_id(certificate: x509.Certificate) -> bytes:
+    """The id of a certificate's own key, by which those that it signs name their signer."""
+    try:
+        own = certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        own = x509.SubjectKeyIdentifier.from_public_key(certificate.public_key())
+    return own.digest
+
+
+def may_sign(certificate: x509.Certificate) -> bool:
+    """Whether it is an authority's."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
 
 
 def pem(certificate: x509.Certificate) -> bytes:

@@ -4,16 +4,20 @@ import base64
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from itertools import permutations
 from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from operator_world import NAME, World, condition
 from pgherd_operator.objects import names
 from pgherd_operator.shell.observing import certificates
 from pgherd_operator.shell.observing.sidecars import SidecarError
+from pgherd_sidecar.pki.authority import key_pem, pem, subject
 
 CA, OPERATOR = names.authority(NAME), names.operator_certificate(NAME)
 Data = Mapping[str, str]
@@ -25,13 +29,58 @@ def loaded(data: Data, key: str) -> list[x509.Certificate]:
 
 
 def trusts(one: Data, other: Data) -> bool:
-    """Whether a holder of a Secret trusts the certificate in another one."""
+    """Whether a holder of a Secret trusts the certificate in another one, as OpenSSL has it.
+
+    It takes no authority that does not lead to one which has signed itself, and none that is not
+    called what the certificate calls its signer.
+    """
     (shown,) = loaded(other, "tls.crt")
-    for authority in loaded(one, "ca.crt"):
-        with contextlib.suppress(ValueError, InvalidSignature):
-            shown.verify_directly_issued_by(authority)
-            return True
-    return False
+    while shown.issuer != shown.subject:
+        found = [authority for authority in loaded(one, "ca.crt") if signed(shown, authority)]
+        if not found:
+            return False
+        shown = found[0]
+    return True
+
+
+def signed(shown: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether this authority has signed a certificate, and may."""
+    try:
+        shown.verify_directly_issued_by(authority)
+    except (ValueError, InvalidSignature):
+        return False
+    own = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
+    signs = authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    with contextlib.suppress(x509.ExtensionNotFound):
+        named = shown.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+        return signs and named.key_identifier == own
+    return signs
+
+
+Key = ec.EllipticCurvePrivateKey
+
+
+def made(
+    name: str, key: Key, signer: x509.Name, by: Key, now: datetime, *, ca: bool = True
+) -> x509.Certificate:
+    """A certificate as somebody else's tools make them, with an id of the key of their own."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject(name))
+        .issuer_name(signer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=999))
+        .add_extension(x509.SubjectKeyIdentifier(name.encode()), critical=False)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        .sign(by, hashes.SHA256())
+    )
+
+
+def encoded(data: Mapping[str, bytes]) -> dict[str, str]:
+    """The data of a Secret."""
+    return {key: base64.b64encode(value).decode() for key, value in data.items()}
 
 
 @dataclass
@@ -69,10 +118,9 @@ class Certified(World):
 
     def replace_authority(self) -> str:
         """Somebody puts another one there; return it."""
-        made = certificates.authority(f"pgherd {NAME}", self.now)
-        data = {key: base64.b64encode(value).decode() for key, value in made.data.items()}
-        self.objects["Secret", CA]["data"] = data
-        return made.data["ca.crt"].decode()
+        issued = certificates.authority(f"pgherd {NAME}", self.now)
+        self.objects["Secret", CA]["data"] = encoded(issued.data)
+        return issued.data["ca.crt"].decode()
 
     def held(self) -> list[str]:
         """Names of the secrets with certificates."""
@@ -83,7 +131,7 @@ class Certified(World):
         """Whether this authority has signed everything, and alone is trusted."""
         return all(
             base64.b64decode(self.secret(name)["ca.crt"]).decode() == authority
-            and trusts(self.secret(CA), self.secret(name))
+            and trusts(self.secret(OPERATOR), self.secret(name))
             for name in self.held()
         )
 
@@ -164,3 +212,46 @@ async def test_an_authority_that_nobody_can_read_changes_nothing_and_is_told_of(
     assert world.writes == []
     told = condition(world, "CertificatesValid")
     assert told["message"] == f"no certificate can be read in {CA}"
+
+
+async def test_an_authority_is_trusted_itself_whatever_else_is_in_its_secret() -> None:
+    """Who changes tls.crt and tls.key alone leaves the former authority in ca.crt."""
+    world = await certified()
+    former = world.secret(CA)["ca.crt"]
+    authority = world.replace_authority()
+    world.objects["Secret", CA]["data"]["ca.crt"] = former
+    await world.goes_on()
+    both = "".join(sorted([authority, base64.b64decode(former).decode()]))
+    assert world.is_over(both)
+    assert condition(world, "CertificatesValid")["status"] == "True"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_an_authority_below_another_one_is_trusted_with_it(whole: bool) -> None:
+    world = await certified()
+    root, below = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    top = made("root", root, subject("root"), root, world.now)
+    middle = made("middle", below, top.subject, root, world.now)
+    data = {"ca.crt": pem(top), "tls.crt": pem(middle), "tls.key": key_pem(below)}
+    if whole:  # all of the chain beside it, and nothing else
+        data = {"tls.crt": pem(middle) + pem(top), "tls.key": key_pem(below)}
+    world.objects["Secret", CA]["data"] = encoded(data)
+    await world.goes_on()
+    assert world.is_over("".join(sorted([pem(top).decode(), pem(middle).decode()])))
+
+
+@pytest.mark.parametrize("ca", [True, False])
+async def test_what_nobody_would_accept_takes_nothing_over(ca: bool) -> None:
+    """An authority whose own is not there, and a certificate that is no authority's."""
+    world = await certified()
+    root, below = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    signer, by = (subject("root"), root) if ca else (subject("other"), below)
+    other = made("other", below, signer, by, world.now, ca=ca)
+    data = {"ca.crt": pem(other), "tls.crt": pem(other), "tls.key": key_pem(below)}
+    world.objects["Secret", CA]["data"] = encoded(data)
+    world.writes.clear()
+    await world.goes_on(5)
+    assert world.writes == []
+    told = condition(world, "CertificatesValid")
+    assert told["status"] == "False" and f"nobody would accept what {CA} signs" in told["message"]
+    assert condition(world, "Ready")["status"] == "True"

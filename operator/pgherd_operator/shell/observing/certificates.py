@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
-from pgherd_sidecar.pki.authority import BACKDATED, Authority, key_pem, pem
+from cryptography.exceptions import InvalidSignature
+from pgherd_sidecar.pki.authority import BACKDATED, Authority, key_id, key_pem, may_sign, pem
 
 CA_CERTIFICATE, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 _PASSWORD_BYTES = 24
@@ -55,15 +56,15 @@ def issue(
         ValueError: ``ca`` is not the data of a CA's secret.
     """
     try:
-        signer = Authority.load(ca[CERTIFICATE], ca[KEY])
+        signs = Authority.load(ca[CERTIFICATE], ca[KEY])
     except KeyError as error:
         raise ValueError(f"the secret of the CA has no {error}") from error
     name, *aliases = dns_names
     begins, lasts = now - BACKDATED, validity + BACKDATED
-    certificate, key = signer.issue(name, begins, lasts, owner=owner, aliases=aliases)
+    certificate, key = signs.issue(name, begins, lasts, owner=owner, aliases=aliases)
     data = {CA_CERTIFICATE: ca.get(CA_CERTIFICATE, ca[CERTIFICATE])} | trusting(trusted)
     data |= {CERTIFICATE: certificate, KEY: key}
-    return Issued(data, min(begins + lasts, signer.certificate.not_valid_after_utc))
+    return Issued(data, min(begins + lasts, signs.certificate.not_valid_after_utc))
 
 
 def trusting(trusted: Iterable[str]) -> dict[str, bytes]:
@@ -73,32 +74,59 @@ def trusting(trusted: Iterable[str]) -> dict[str, bytes]:
 
 
 def trusts(data: Mapping[str, str]) -> frozenset[str]:
-    """The certificates of the authorities that a Secret tells of; an authority's own trusts it.
+    """The certificates of the authorities that a Secret tells of, an authority's own included.
 
     Args:
         data: of the Secret, in base64.
     """
-    try:
-        found = _load(data.get(CA_CERTIFICATE) or data[CERTIFICATE])
-    except (KeyError, ValueError):
-        return frozenset()
-    return frozenset(pem(one).decode() for one in found)
+    return frozenset(pem(one).decode() for one in _trusted(data))
 
 
-def keys(data: Mapping[str, str]) -> tuple[str, str]:
-    """Ids of the key that has signed the certificate of a Secret, and of the certificate's own.
-
-    They are empty where nobody can tell.
-    """
+def signer(data: Mapping[str, str]) -> str:
+    """Id of who has signed the certificate of a Secret; empty where nobody can tell."""
     try:
         presented = _load(data[CERTIFICATE])[0]
-        own = x509.SubjectKeyIdentifier.from_public_key(presented.public_key()).digest.hex()
-        identified = presented.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier)
-        return (identified.value.key_identifier or b"").hex(), own
-    except x509.ExtensionNotFound:  # an authority's, say
-        return "", own
+        found = presented.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+    except (KeyError, ValueError, x509.ExtensionNotFound):
+        return ""
+    return (found.key_identifier or b"").hex()
+
+
+def authority_id(data: Mapping[str, str]) -> str:
+    """Id of the authority in a Secret, as ``signer``.
+
+    It is empty where nobody can tell, and where nobody would accept what that authority signs: it
+    is none, or does not lead to one that has signed itself.
+    """
+    try:
+        own = _load(data[CERTIFICATE])[0]
     except (KeyError, ValueError):
-        return "", ""
+        return ""
+    above, trusted = own, _trusted(data)
+    for _ in trusted:
+        if not may_sign(above):
+            break
+        if above.issuer == above.subject:
+            return key_id(own).hex()
+        above = next((one for one in trusted if _has_signed(one, above)), above)
+    return ""
+
+
+def _trusted(data: Mapping[str, str]) -> list[x509.Certificate]:
+    try:
+        presented = _load(data[CERTIFICATE]) if data.get(CERTIFICATE) else []
+        named = _load(data[CA_CERTIFICATE]) if data.get(CA_CERTIFICATE) else []
+    except ValueError:
+        return []
+    return named + [one for one in presented if may_sign(one)]
+
+
+def _has_signed(one: x509.Certificate, other: x509.Certificate) -> bool:
+    try:
+        other.verify_directly_issued_by(one)
+    except (InvalidSignature, TypeError, ValueError):
+        return False
+    return True
 
 
 def validity(data: Mapping[str, str]) -> tuple[datetime, datetime] | None:

@@ -406,7 +406,7 @@ def founders_text(founders: Iterable[tuple[int, Role]]) -> str:
 def parse_secret(item: Manifest, *, ours: bool) -> Secret:
     """Read which keys a secret has, and what there is to know of its certificate."""
     data = item.get("data") or {}
-    held, (signer, key) = certificates.validity(data), certificates.keys(data)
+    held = certificates.validity(data)
     return Secret(
         name=item["metadata"]["name"],
         uid=item["metadata"]["uid"],
@@ -416,8 +416,8 @@ def parse_secret(item: Manifest, *, ours: bool) -> Secret:
         not_after=held[1] if held is not None else None,
         imported=(item["metadata"].get("annotations") or {}).get(names.IMPORTED, ""),
         trusts=certificates.trusts(data),
-        signer=signer,
-        key=key,
+        signer=certificates.signer(data),
+        authority=certificates.authority_id(data),
     )
 
 
