@@ -31,7 +31,13 @@ class Authority:
     def new(cls, name: str, begins: datetime, lasts: timedelta = AUTHORITY_LASTS) -> "Authority":
         """Make one that has signed itself."""
         key = ec.generate_private_key(ec.SECP256R1())
-        own = subject(name)
+        return cls.sign_itself(subject(name), key, begins, lasts)
+
+    @classmethod
+    def sign_itself(
+        cls, own: x509.Name, key: ec.EllipticCurvePrivateKey, begins: datetime, lasts: timedelta
+    ) -> "Authority":
+        """Make one of a key that there is."""
         certificate = (
             _builder(own, own, key, begins, begins + lasts)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

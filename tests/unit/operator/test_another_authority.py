@@ -17,7 +17,7 @@ from operator_world import NAME, World, condition
 from pgherd_operator.objects import names
 from pgherd_operator.shell.observing import certificates
 from pgherd_operator.shell.observing.sidecars import SidecarError
-from pgherd_sidecar.pki.authority import key_pem, pem, subject
+from pgherd_sidecar.pki.authority import Authority, key_pem, pem, subject
 
 CA, OPERATOR = names.authority(NAME), names.operator_certificate(NAME)
 Data = Mapping[str, str]
@@ -254,4 +254,18 @@ async def test_what_nobody_would_accept_takes_nothing_over(ca: bool) -> None:
     assert world.writes == []
     told = condition(world, "CertificatesValid")
     assert told["status"] == "False" and f"nobody would accept what {CA} signs" in told["message"]
+    assert condition(world, "Ready")["status"] == "True"
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+async def test_another_certificate_of_the_same_key_takes_over(renamed: bool) -> None:
+    """What the former has signed is good by the new one only if that has its name."""
+    world = await certified()
+    data = {key: base64.b64decode(value) for key, value in world.secret(CA).items()}
+    former = Authority.load(data["tls.crt"], data["tls.key"])
+    own = subject("another") if renamed else former.certificate.subject
+    new = Authority.sign_itself(own, former.key, world.now, timedelta(days=999)).certificate
+    world.objects["Secret", CA]["data"] = encoded(data | {"ca.crt": pem(new), "tls.crt": pem(new)})
+    await world.goes_on()
+    assert world.is_over(pem(new).decode())
     assert condition(world, "Ready")["status"] == "True"

@@ -89,7 +89,7 @@ def signer(data: Mapping[str, str]) -> str:
         found = presented.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
     except (KeyError, ValueError, x509.ExtensionNotFound):
         return ""
-    return (found.key_identifier or b"").hex()
+    return _id(found.key_identifier or b"", presented.issuer)
 
 
 def authority_id(data: Mapping[str, str]) -> str:
@@ -107,9 +107,14 @@ def authority_id(data: Mapping[str, str]) -> str:
         if not may_sign(above):
             break
         if above.issuer == above.subject:
-            return key_id(own).hex()
+            return _id(key_id(own), own.subject)
         above = next((one for one in trusted if _has_signed(one, above)), above)
     return ""
+
+
+def _id(key: bytes, name: x509.Name) -> str:
+    """Both have to be those that a certificate gives of its signer, or it is not good by it."""
+    return f"{key.hex()} {name.rfc4514_string()}"
 
 
 def _trusted(data: Mapping[str, str]) -> list[x509.Certificate]:
