@@ -9,6 +9,7 @@ follow when all members have answered it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from pgherd_operator.core.observed import Observed, Secret
 from pgherd_operator.objects import names
@@ -20,12 +21,14 @@ class Succession:
 
     Attributes:
         authority: its secret.
+        ends: when the authority does.
         operator: name of the operator's own certificate.
         held: the certificates of the members, the operator and the jobs that can be read.
         silent: names of the members that run and have not answered the operator.
     """
 
     authority: Secret
+    ends: datetime
     operator: str
     held: Mapping[str, Secret]
     silent: tuple[str, ...]
@@ -72,7 +75,7 @@ def find_succession(observed: Observed) -> Succession | None:
     herd, authority = cluster.name, secrets.get(names.authority(cluster.name))
     if cluster.spec.tls.mode != "SelfSigned" or authority is None:
         return None
-    if not authority.authority:
+    if not authority.authority or authority.not_after is None:
         return None
     operator = names.operator_certificate(herd)
     wanted = {operator, names.jobs_certificate(herd)}
@@ -80,6 +83,7 @@ def find_succession(observed: Observed) -> Succession | None:
     running = {n for n, pod in observed.pods.items() if not (pod.deleting or pod.pending)}
     return Succession(
         authority=authority,
+        ends=authority.not_after,
         operator=operator,
         held={
             name: secrets[name]

@@ -121,7 +121,7 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
     if ledger is None or ledger.phase is not Phase.FOUNDED or cluster.spec.tls.mode == "Provided":
         return []
     succession = find_succession(observed)
-    if cluster.spec.tls.mode == "SelfSigned" and succession is None:
+    if cluster.spec.tls.mode == "SelfSigned" and (succession is None or succession.ends <= now):
         return []
     wanted = [
         (names.certificate(cluster.name, seat.number), names.member(cluster.name, seat.number),
@@ -170,7 +170,8 @@ def _due(secret: Secret | None, succession: Succession, name: str, now: datetime
         return True
     if succession.is_former(secret):
         return succession.may_certify(name) or secret.runs_out(now, by_hand=False)
-    return secret.used(now) >= 2 / 3
+    # None that it signs lasts longer than the authority itself.
+    return secret.used(now) >= 2 / 3 and secret.not_after < succession.ends
 
 
 def _dns_names(observed: Observed, ledger: Ledger, seat: Seat) -> tuple[str, ...]:

@@ -214,14 +214,17 @@ async def test_an_authority_that_nobody_can_read_changes_nothing_and_is_told_of(
     assert told["message"] == f"no certificate can be read in {CA}"
 
 
-async def test_an_authority_is_trusted_itself_whatever_else_is_in_its_secret() -> None:
+@pytest.mark.parametrize("ended", [True, False])
+async def test_an_authority_is_trusted_itself_whatever_else_is_in_its_secret(ended: bool) -> None:
     """Who changes tls.crt and tls.key alone leaves the former authority in ca.crt."""
     world = await certified()
-    former = world.secret(CA)["ca.crt"]
+    former = base64.b64decode(world.secret(CA)["ca.crt"])
+    if ended:
+        former = certificates.authority("ended", world.now - timedelta(days=4000)).data["ca.crt"]
     authority = world.replace_authority()
-    world.objects["Secret", CA]["data"]["ca.crt"] = former
+    world.objects["Secret", CA]["data"] |= encoded({"ca.crt": former})
     await world.goes_on()
-    both = "".join(sorted([authority, base64.b64decode(former).decode()]))
+    both = "".join(sorted([authority, former.decode()]))
     assert world.is_over(both)
     assert condition(world, "CertificatesValid")["status"] == "True"
 
@@ -268,4 +271,29 @@ async def test_another_certificate_of_the_same_key_takes_over(renamed: bool) -> 
     world.objects["Secret", CA]["data"] = encoded(data | {"ca.crt": pem(new), "tls.crt": pem(new)})
     await world.goes_on()
     assert world.is_over(pem(new).decode())
+    assert condition(world, "Ready")["status"] == "True"
+
+
+@pytest.mark.parametrize("left", [timedelta(minutes=-1), timedelta(minutes=20)])
+async def test_an_authority_at_its_end_does_not_certify_again_and_again(left: timedelta) -> None:
+    world = await certified()
+    issued = certificates.authority("ending", world.now - timedelta(days=3650) + left)
+    world.objects["Secret", CA]["data"] = encoded(issued.data)
+    await world.goes_on()
+    world.writes.clear()
+    await world.goes_on(5)
+    assert world.writes == []
+    assert f"{CA} r" in condition(world, "CertificatesValid")["message"]
+    assert (await world.status(1))["state"] == "primary"
+    authority = world.replace_authority()
+    await world.goes_on()
+    assert world.is_over(authority)
+
+
+async def test_an_authority_that_has_ended_is_no_failure_at_each_look() -> None:
+    world = await certified()
+    issued = certificates.authority("ended", world.now - timedelta(days=4000))
+    world.objects["Secret", CA]["data"] = encoded(issued.data)
+    await world.goes_on(5)
+    assert "failed" not in world.resource["status"].get("step", "")
     assert condition(world, "Ready")["status"] == "True"

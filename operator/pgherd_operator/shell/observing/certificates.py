@@ -79,7 +79,10 @@ def trusts(data: Mapping[str, str]) -> frozenset[str]:
     Args:
         data: of the Secret, in base64.
     """
-    return frozenset(pem(one).decode() for one in _trusted(data))
+    try:
+        return frozenset(pem(one).decode() for one in _trusted(data))
+    except ValueError:
+        return frozenset()
 
 
 def signer(data: Mapping[str, str]) -> str:
@@ -99,10 +102,10 @@ def authority_id(data: Mapping[str, str]) -> str:
     is none, or does not lead to one that has signed itself.
     """
     try:
-        own = _load(data[CERTIFICATE])[0]
+        own = above = _load(data[CERTIFICATE])[0]
+        trusted = _trusted(data)
     except (KeyError, ValueError):
         return ""
-    above, trusted = own, _trusted(data)
     for _ in trusted:
         if not may_sign(above):
             break
@@ -118,11 +121,8 @@ def _id(key: bytes, name: x509.Name) -> str:
 
 
 def _trusted(data: Mapping[str, str]) -> list[x509.Certificate]:
-    try:
-        presented = _load(data[CERTIFICATE]) if data.get(CERTIFICATE) else []
-        named = _load(data[CA_CERTIFICATE]) if data.get(CA_CERTIFICATE) else []
-    except ValueError:
-        return []
+    presented = _load(data[CERTIFICATE]) if data.get(CERTIFICATE) else []
+    named = _load(data[CA_CERTIFICATE]) if data.get(CA_CERTIFICATE) else []
     return named + [one for one in presented if may_sign(one)]
 
 
@@ -148,8 +148,8 @@ def validity(data: Mapping[str, str]) -> tuple[datetime, datetime] | None:
     try:
         presented = _load(data[CERTIFICATE])
         until = min(one.not_valid_after_utc for one in presented)
-        if CA_CERTIFICATE in data:
-            trusted = _load(data[CA_CERTIFICATE])
+        trusted = _trusted(data)
+        if trusted:
             until = min(until, max(one.not_valid_after_utc for one in trusted))
         return presented[0].not_valid_before_utc, until
     except (KeyError, ValueError):
