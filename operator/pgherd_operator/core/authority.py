@@ -9,10 +9,13 @@ follow when all members have answered it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pgherd_operator.core.observed import Observed, Secret
 from pgherd_operator.objects import names
+
+_PATIENCE = timedelta(hours=1, minutes=10)
+"""From when a certificate begins, an hour before it is made, until kubelets have brought it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,22 @@ class Succession:
         """Whether another authority has signed this certificate."""
         return secret.signer != self.authority.authority
 
-    def may_certify(self, name: str) -> bool:
-        """Whether all would trust a certificate of the authority in place of a former one's."""
+    def may_replace(self, secret: Secret, now: datetime) -> bool:
+        """Whether all would trust a certificate of the authority in place of this former one's.
+
+        One that is about to run out does not wait for ever for those who are silent.
+        """
         if not all(self.authority.trusts <= one.trusts for one in self.held.values()):
             return False
         ahead = self.held.get(self.operator)
-        followed = ahead is not None and not self.is_former(ahead) and not self.silent
-        return name == self.operator or followed
+        if secret.name == self.operator:
+            return True
+        if ahead is not None and self.is_former(ahead):
+            return False
+        followed = ahead is not None and not self.silent
+        begun = ahead.issued_at if ahead is not None else None
+        waited = begun is None or now - begun >= _PATIENCE
+        return followed or (waited and secret.runs_out(now, by_hand=False))
 
     def trusted(self, name: str) -> frozenset[str]:
         """The authorities that the secret of a certificate is to tell of."""
@@ -79,7 +91,7 @@ def find_succession(observed: Observed) -> Succession | None:
         return None
     operator = names.operator_certificate(herd)
     wanted = {operator, names.jobs_certificate(herd)}
-    wanted |= {names.certificate(herd, seat.number) for seat in observed.seats()}
+    wanted |= {names.certificate(herd, number) for number in observed.certified()}
     running = {n for n, pod in observed.pods.items() if not (pod.deleting or pod.pending)}
     return Succession(
         authority=authority,

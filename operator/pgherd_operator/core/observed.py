@@ -360,6 +360,14 @@ class Observed:
         """The places in the herd, by number."""
         return [self.volumes[n].seat() for n in sorted(self.volumes) if self.volumes[n].usable]
 
+    def certified(self) -> list[int]:
+        """Numbers of the members that need a certificate: of the places, and of all that run.
+
+        Whoever runs on a volume that is being deleted may have the last vote that is needed.
+        """
+        running = {number for number, pod in self.pods.items() if not pod.deleting}
+        return sorted(running | {seat.number for seat in self.seats()})
+
 
 def numbers_of(herd: str, objects: Iterable[Key]) -> set[int]:
     """Numbers of the members that objects are named after."""

@@ -301,7 +301,7 @@ def _blocked(observed: Observed, group: Group) -> Verdict:
 def _certificates(observed: Observed, now: datetime) -> Verdict:
     kind, cluster = ConditionType.CERTIFICATES_VALID, observed.cluster
     authority = names.authority(cluster.name)
-    wanted = {names.certificate(cluster.name, seat.number) for seat in observed.seats()}
+    wanted = {names.certificate(cluster.name, number) for number in observed.certified()}
     if wanted:
         wanted.add(names.operator_certificate(cluster.name))
     missing = sorted(wanted - observed.secrets.keys())

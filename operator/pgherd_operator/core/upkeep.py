@@ -124,9 +124,9 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
     if cluster.spec.tls.mode == "SelfSigned" and (succession is None or succession.ends <= now):
         return []
     wanted = [
-        (names.certificate(cluster.name, seat.number), names.member(cluster.name, seat.number),
-         _dns_names(observed, ledger, seat))
-        for seat in observed.seats()
+        (names.certificate(cluster.name, number), names.member(cluster.name, number),
+         _dns_names(observed, ledger, number))
+        for number in observed.certified()
     ]  # fmt: skip
     operator = f"operator.{ledger.cluster_id}.pgherd"
     wanted.append((names.operator_certificate(cluster.name), "operator", (operator,)))
@@ -146,7 +146,7 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
     for name, common_name, dns_names in wanted:
         secret, trusted = secrets.get(name), succession.trusted(name)
         uid = secret.uid if secret is not None else ""
-        if _due(secret, succession, name, now):
+        if _due(secret, succession, now):
             issue = IssueCertificate(
                 name, succession.authority.name, common_name,
                 ledger.cluster_id, dns_names, cluster.spec.tls.validity_days, trusted, uid,
@@ -159,29 +159,26 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
     return steps
 
 
-def _due(secret: Secret | None, succession: Succession, name: str, now: datetime) -> bool:
-    """It is not there, not whole, or a former CA's, or two thirds of its validity are over.
-
-    What is about to run out waits for nobody.
-    """
+def _due(secret: Secret | None, succession: Succession, now: datetime) -> bool:
+    """It is not there, not whole, or a former CA's, or two thirds of its validity are over."""
     if secret is None or secret.issued_at is None or secret.not_after is None:
         return True
     if not secret.keys >= _KEYS:
         return True
     if succession.is_former(secret):
-        return succession.may_certify(name) or secret.runs_out(now, by_hand=False)
+        return succession.may_replace(secret, now)
     # None that it signs lasts longer than the authority itself.
     return secret.used(now) >= 2 / 3 and secret.not_after < succession.ends
 
 
-def _dns_names(observed: Observed, ledger: Ledger, seat: Seat) -> tuple[str, ...]:
+def _dns_names(observed: Observed, ledger: Ledger, number: int) -> tuple[str, ...]:
     """First the name by which the peers know the member, then those that clients connect to."""
     cluster = observed.cluster
-    name = names.member(cluster.name, seat.number)
+    name = names.member(cluster.name, number)
     services = (name, *(f"{cluster.name}-{one}" for one in ("rw", "ro", "readers", "any")))
     return (
         f"{name}.{ledger.cluster_id}.pgherd",
-        names.address(cluster.name, cluster.namespace, seat.number),
+        names.address(cluster.name, cluster.namespace, number),
         *(f"{service}.{cluster.namespace}.svc" for service in services),
         *(f"{service}.{cluster.namespace}" for service in services),
         *services,

@@ -297,3 +297,43 @@ async def test_an_authority_that_has_ended_is_no_failure_at_each_look() -> None:
     await world.goes_on(5)
     assert "failed" not in world.resource["status"].get("step", "")
     assert condition(world, "Ready")["status"] == "True"
+
+
+async def grown_old(world: Certified) -> None:
+    """Nobody has renewed the certificates until four fifths of their time are over."""
+    begun, ends = certificates.validity(world.secret(OPERATOR)) or (world.now, world.now)
+    world.now = begun + (ends - begun) * 0.85
+
+
+async def test_members_whose_certificates_run_out_do_not_refuse_each_other_either() -> None:
+    world = await certified()
+    await grown_old(world)
+    authority = world.replace_authority()
+    await world.goes_on()
+    assert world.is_over(authority)
+
+
+async def test_a_certificate_that_runs_out_waits_for_a_silent_member_for_minutes_only() -> None:
+    world = await certified()
+    await grown_old(world)
+    world.stuck.add(3)
+    world.processes[3].silent = True
+    world.replace_authority()
+    await world.goes_on(20)
+    assert not trusts(world.secret(CA), world.secret(names.certificate(NAME, 1)))
+    world.stuck.clear()  # what it shows now is trusted, and it still does not answer
+    await world.goes_on(20)
+    world.now += timedelta(minutes=15)
+    await world.goes_on(20)
+    assert trusts(world.secret(CA), world.secret(names.certificate(NAME, 1)))
+
+
+async def test_who_runs_on_a_volume_that_is_being_deleted_is_told_of_the_authority() -> None:
+    """Nobody takes its place while the herd is paused, and the others need its vote."""
+    world = await certified()
+    await world.changed(maintenance={"paused": True})
+    world.mark_deleted(("PersistentVolumeClaim", f"{NAME}-2-data"))
+    authority = world.replace_authority()
+    await world.goes_on()
+    assert world.is_over(authority)
+    assert condition(world, "CertificatesValid")["status"] == "True"

@@ -73,7 +73,7 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
     )
     objects = {key: item for key, item in whose.ours.items() if key[0] != "Pod"}
     secrets, reports, pods = await asyncio.gather(
-        _secrets(api, cluster, volumes.keys() | numbers_of(cluster.name, objects)),
+        _secrets(api, cluster, volumes.keys() | pods.keys() | numbers_of(cluster.name, objects)),
         _reports(sidecars, pods.keys()),
         _with_warnings(api, cluster, pods, volumes),
     )
