@@ -109,6 +109,8 @@ class IssueCertificate:
     """Write a certificate signed by the herd's CA into a secret, in place of an older one.
 
     Attributes:
+        authority: its secret.
+        signer: id of the authority that was seen there.
         organization: the cluster id. PostgreSQL lets a member in by both names.
         trusted: certificates of the authorities that its owner is to trust.
         uid: of the secret that is there, and ours; empty if there is none.
@@ -116,6 +118,7 @@ class IssueCertificate:
 
     secret: str
     authority: str
+    signer: str
     common_name: str
     organization: str
     dns_names: tuple[str, ...]

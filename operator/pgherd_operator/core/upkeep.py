@@ -148,7 +148,7 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
         uid = secret.uid if secret is not None else ""
         if _due(secret, succession, now):
             issue = IssueCertificate(
-                name, succession.authority.name, common_name,
+                name, succession.authority.name, succession.authority.authority, common_name,
                 ledger.cluster_id, dns_names, cluster.spec.tls.validity_days, trusted, uid,
             )  # fmt: skip
             steps.append(Step(Reason.CERTIFICATE_ISSUED, f"certificate {name}", (issue,)))

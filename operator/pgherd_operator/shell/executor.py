@@ -186,8 +186,11 @@ class Executor:
                 await self._create(self._certified(action.secret, issued, owned=False))
             case act.IssueCertificate():
                 found = await self._api.get("Secret", self._namespace, action.authority)
+                data = found.get("data") or {}
+                if certificates.authority_id(data) != action.signer:  # nobody trusts it yet
+                    raise ConflictError(409, f"{action.authority} has been changed meanwhile")
                 issued = certificates.issue(
-                    _decoded(found.get("data") or {}),
+                    _decoded(data),
                     subject(action.common_name, action.organization),
                     action.dns_names,
                     self._now,
@@ -196,8 +199,8 @@ class Executor:
                 )
                 await self._put(self._certified(action.secret, issued, owned=True), action.uid)
             case act.TrustAuthorities():
-                data = _encoded(certificates.trusting(action.trusted))
-                trusting: Manifest = {"metadata": {"uid": action.uid}, "data": data}
+                told = _encoded(certificates.trusting(action.trusted))
+                trusting: Manifest = {"metadata": {"uid": action.uid}, "data": told}
                 await self._patch("Secret", action.secret, trusting)
             case _:
                 assert_never(action)

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from operator_world import NAME, World, condition
 from pgherd_operator.objects import names
+from pgherd_operator.shell.kube.interface import Manifest
 from pgherd_operator.shell.observing import certificates
 from pgherd_operator.shell.observing.sidecars import SidecarError
 from pgherd_sidecar.pki.authority import Authority, key_pem, pem, subject
@@ -299,10 +300,10 @@ async def test_an_authority_that_has_ended_is_no_failure_at_each_look() -> None:
     assert condition(world, "Ready")["status"] == "True"
 
 
-async def grown_old(world: Certified) -> None:
-    """Nobody has renewed the certificates until four fifths of their time are over."""
+async def grown_old(world: Certified, part: float = 0.85) -> None:
+    """Nobody has renewed the certificates until so much of their time is over."""
     begun, ends = certificates.validity(world.secret(OPERATOR)) or (world.now, world.now)
-    world.now = begun + (ends - begun) * 0.85
+    world.now = begun + (ends - begun) * part
 
 
 async def test_members_whose_certificates_run_out_do_not_refuse_each_other_either() -> None:
@@ -337,3 +338,21 @@ async def test_who_runs_on_a_volume_that_is_being_deleted_is_told_of_the_authori
     await world.goes_on()
     assert world.is_over(authority)
     assert condition(world, "CertificatesValid")["status"] == "True"
+
+
+async def test_nobody_is_certified_by_an_authority_that_came_after_the_look() -> None:
+    world = await certified()
+    await grown_old(world, 0.7)  # so all are made anew
+    read = world.get
+
+    async def get(kind: str, namespace: str, name: str) -> Manifest:
+        found = await read(kind, namespace, name)
+        if name == CA and world.secret(CA) == former:
+            world.replace_authority()
+        return found
+
+    former = world.secret(CA)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "get", get)
+        await world.goes_on()
+    assert world.is_over(base64.b64decode(world.secret(CA)["ca.crt"]).decode())
