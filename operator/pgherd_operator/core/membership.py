@@ -104,19 +104,24 @@ def remains(observed: Observed, group: Group) -> list[Step]:
         return []
     there = {seat.number for seat in observed.seats()} | observed.pods.keys()
     there |= {member.number for member in authority.view.members}
+    left = {n: tuple(_belongings(observed, n)) for n in numbers_of(herd, observed.objects) - there}
     return [
         Step(
             Reason.MEMBER_REMOVED,
             f"removing what {names.member(herd, number)} has left behind",
-            tuple(_belongings(observed, number)),
+            left[number],
             quiet=True,
         )
-        for number in sorted(numbers_of(herd, observed.objects) - there)
+        for number in sorted(left)
+        if left[number]
     ]
 
 
 def _belongings(observed: Observed, number: int) -> Iterator[Delete]:
-    """What has to go of a member, in this order: cert-manager makes a secret that it misses."""
+    """What has to go of a member, in this order: cert-manager makes a secret that it misses.
+
+    What is going already may wait for somebody else.
+    """
     name = names.member(observed.cluster.name, number)
     certificate = names.certificate(observed.cluster.name, number)
     secret = observed.secrets.get(certificate)
@@ -129,7 +134,9 @@ def _belongings(observed: Observed, number: int) -> Iterator[Delete]:
         if kind is Kind.SECRET and secret is not None and secret.ours:
             yield Delete(kind, one, secret.uid)
         elif (kind, one) in observed.objects:
-            yield Delete(kind, one, observed.objects[kind, one]["metadata"]["uid"])
+            metadata = observed.objects[kind, one]["metadata"]
+            if "deletionTimestamp" not in metadata:
+                yield Delete(kind, one, metadata["uid"])
 
 
 def _complete(observed: Observed, group: Group) -> bool:

@@ -63,3 +63,15 @@ async def test_what_others_have_under_the_names_of_one_that_left_is_left_alone()
     await world.changed(instances=2)
     assert present(world) == [("Secret", name)] and are_untouched(world)
     assert belongings(world, 3) == {"Secret"}
+
+
+async def test_what_somebody_else_keeps_from_going_is_deleted_once() -> None:
+    """A service, say, whose load balancer has yet to be given back."""
+    world = await running()
+    name = f"{NAME}-3"
+    world.objects["Service", name]["metadata"]["finalizers"] = ["somebody/else"]
+    await world.changed(instances=2)
+    assert belongings(world, 3) == {"Service"}
+    world.writes.clear()
+    await world.settle()
+    assert world.writes == []
