@@ -66,18 +66,21 @@ async def _write(api: KubernetesApi, body: Manifest, status: Manifest) -> None:
         return
     kind, metadata = body["kind"], body["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
+    wanted = {"apiVersion": f"{GROUP}/{VERSION}", "kind": kind, "status": status}
     with contextlib.suppress(NotFoundError):  # its deletion has just been completed
-        found = (await api.get(kind, namespace, name))["metadata"]
-        if found["uid"] != metadata["uid"]:
-            return
-        version = {"resourceVersion": found["resourceVersion"]}
-        wanted = {
-            "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": kind,
-            "metadata": {"name": name, "namespace": namespace, **version},
-            "status": status,
-        }
-        await api.apply(wanted, subresource="status")
+        for left in reversed(range(_ATTEMPTS)):
+            found = (await api.get(kind, namespace, name))["metadata"]
+            if found["uid"] != metadata["uid"]:
+                return
+            version = {"resourceVersion": found["resourceVersion"]}
+            wanted["metadata"] = {"name": name, "namespace": namespace, **version}
+            try:
+                await api.apply(wanted, subresource="status")
+            except ConflictError:
+                if not left:
+                    raise
+            else:
+                return
 
 
 async def claim_resource(

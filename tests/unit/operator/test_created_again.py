@@ -5,7 +5,7 @@ import base64
 import pytest
 from operator_world import NAME, NAMESPACE, running
 from pgherd_operator.api import KIND
-from pgherd_operator.shell.kube.interface import ConflictError, Manifest
+from pgherd_operator.shell.kube.interface import Manifest
 
 
 async def test_a_herd_is_founded_anew_when_the_volumes_of_the_former_one_are_gone() -> None:
@@ -65,9 +65,25 @@ async def test_a_herd_that_is_created_again_while_its_status_is_written_is_left_
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world, "apply", apply)
-        with pytest.raises(ConflictError):  # the queue looks again
-            await world.reconcile()
+        await world.reconcile()
     assert "status" not in world.resource
+
+
+async def test_a_status_is_written_although_others_change_the_resource_all_the_time() -> None:
+    world = await running()
+    world.change(maintenance={"paused": True})
+    write = world.apply
+    others = iter(range(3))
+
+    async def apply(manifest: Manifest, *, subresource: str = "") -> Manifest:
+        if next(others, None) is not None:
+            world.resource["metadata"]["resourceVersion"] = world.uid()
+        return await write(manifest, subresource=subresource)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "apply", apply)
+        await world.reconcile()
+    assert "paused" in world.resource["status"]["step"]
 
 
 async def test_the_application_s_secret_has_what_clients_read() -> None:
