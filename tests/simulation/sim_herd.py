@@ -2,9 +2,12 @@
 
 The nodes are those of ``sim_commits``, with their invariants. The log is the one of ``sim_world``,
 with its own: three members whose network, disks and processes fail. A sidecar is one process, so
-its member of the log and its commit path die together, and are paused together. Each node hears
-what its own member knows to be committed. What it submits goes to that member, which has a
-proposer or has none.
+its member of the log and its commit path die together. A paused sidecar hears nothing of the log
+and gives it nothing, while its clients go on. Each node hears what its own member knows to be
+committed. What it submits goes to that member, which has a proposer or has none.
+
+Not seen here: a log that is trimmed, a disk that loses or damages what it holds, a change of the
+membership, and what a member reads of its own disk, for the entries are those of the checker.
 """
 
 from random import Random
