@@ -119,11 +119,12 @@ def key_id(certificate: x509.Certificate) -> bytes:
 
 
 def may_sign(certificate: x509.Certificate) -> bool:
-    """Whether it is an authority's."""
+    """Whether it is an authority's; one of version 1 that has signed itself cannot say so."""
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
-        return False
+        plain = certificate.version is x509.Version.v1
+        return plain and certificate.issuer == certificate.subject
 
 
 def pem(certificate: x509.Certificate) -> bytes:

@@ -22,6 +22,16 @@ from pgherd_sidecar.pki.authority import Authority, key_pem, pem, subject
 
 CA, OPERATOR = names.authority(NAME), names.operator_certificate(NAME)
 Data = Mapping[str, str]
+# Made by `openssl x509 -req -signkey`, of version 1.
+PLAIN = """-----BEGIN CERTIFICATE-----
+MIIBFzCBvwIUCwx/PLiGdf1rcdoUOyS9kTThHC4wCgYIKoZIzj0EAwIwDjEMMAoG
+A1UEAwwDb2xkMCAXDTI2MTIwMTEyMzU0MVoYDzIxMjYxMTA3MTIzNTQxWjAOMQww
+CgYDVQQDDANvbGQwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAASF7YHWlNOn73E/
+jA7x2IhAmStT5yzOoMQ2X3nJg+NShPrWyzdrP+2TKdh7TuF2KcOr5RpiuZOonTFa
+BUkhdGC3MAoGCCqGSM49BAMCA0cAMEQCIEYfN/ABot9b4paYVk/tyww8BTA1w53I
+G+Q60l/01O7dAiAIjYFylylhwz1twSF5InVE2vCeYmrjCR66yZgej+8gXg==
+-----END CERTIFICATE-----
+"""
 
 
 def loaded(data: Data, key: str) -> list[x509.Certificate]:
@@ -356,3 +366,7 @@ async def test_nobody_is_certified_by_an_authority_that_came_after_the_look() ->
         patch.setattr(world, "get", get)
         await world.goes_on()
     assert world.is_over(base64.b64decode(world.secret(CA)["ca.crt"]).decode())
+
+
+def test_an_authority_that_does_not_say_so_is_one_where_openssl_takes_it_for_one() -> None:
+    assert certificates.authority_id(encoded({"tls.crt": PLAIN.encode()}))
