@@ -176,8 +176,12 @@ class Hook:
 
     def ordered(self) -> list[int]:
         """The xids of all submitted writesets, in order."""
+        return [writeset.xid for writeset in self.writesets()]
+
+    def writesets(self) -> list[Writeset]:
+        """All submitted ones, in order."""
         entries = [entry for data in self.submissions for entry in iter_entries(data)]
-        return [entry.xid for entry in entries if isinstance(entry, Writeset)]
+        return [entry for entry in entries if isinstance(entry, Writeset)]
 
 
 @pytest.fixture
@@ -512,6 +516,37 @@ async def test_a_command_that_another_member_cannot_execute_is_not_ordered(hook:
     hook.backend.veto = None
     assert hook.session(named).answers == []
     assert hook.ordered() == [1]
+
+
+_TOO_DEEP = "CREATE TABLE t (x text); COMMIT; SELECT " + "+".join(["1"] * 60_000)
+_LONG = "CREATE TABLE t (x text);" + "INSERT INTO t VALUES ('some words');" * 2000
+
+
+async def test_a_text_that_its_reader_does_not_survive_is_refused(hook: Hook) -> None:
+    session = hook.session(_command(1, _TOO_DEEP))
+    await until(lambda: session.answers)
+    assert session.answers == ["0A000"]
+    hook.request(session, _command(1, "CREATE TABLE t (x text)"))
+    assert hook.ordered() == [1]
+
+
+async def test_a_long_text_is_read_while_the_others_go_on(hook: Hook) -> None:
+    hook.session(_command(1, _LONG))
+    hook.session(write(2))
+    assert hook.ordered() == [2]
+    await until(lambda: len(hook.submissions) == 2)
+    assert hook.ordered() == [2, 1]
+    [[table, _, [record]]] = msgspec.json.decode(hook.writesets()[1].body)
+    assert (table, msgspec.json.decode(record)["sql"]) == ("", "CREATE TABLE t (x text)")
+
+
+async def test_who_was_interrupted_while_a_text_was_read_is_never_ordered(hook: Hook) -> None:
+    session = hook.session(_command(1, _LONG))
+    assert hook.session(b"R s3 1").answers == ["40001"]
+    other = hook.session(_command(2, _TOO_DEEP))  # its turn comes behind
+    await until(lambda: other.answers)
+    assert session.answers == []
+    assert hook.ordered() == []
 
 
 async def test_nobody_is_asked_about_an_ordinary_command(hook: Hook) -> None:
