@@ -1,6 +1,8 @@
 """What the hook's socket answers, without a server or a log behind it."""
 
 import asyncio
+import contextlib
+import socket
 from array import array
 from collections.abc import AsyncIterator, Callable, Hashable
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from patience import until
+from pgherd_sidecar.agent.base.defaults import HOOK_SOCKET
 from pgherd_sidecar.agent.hook.connection import HookConnection
 from pgherd_sidecar.agent.hook.server import HookServer
 from pgherd_sidecar.agent.hook.voting import Veto
@@ -637,3 +640,19 @@ async def test_a_reader_asks_on_his_connection_and_is_forgotten_with_it(hook: Ho
     assert hook.backend.readers == [(session, 0.5, True), (session, 0.02, False)]
     hook.server.closed(session)
     assert hook.backend.readers == []
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_who_connects_while_the_socket_is_closed_is_not_left_waiting(
+    hook: Hook, tmp_path: Path, turns: int
+) -> None:
+    await hook.server.start()
+    with socket.socket(socket.AF_UNIX) as session:
+        session.connect(str(tmp_path / HOOK_SOCKET))
+        session.setblocking(False)
+        for _ in range(turns):  # of the loop, which accepts it and makes a connection of it
+            await asyncio.sleep(0)
+        await hook.server.stop()
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionResetError):  # it was not accepted at all
+                assert await asyncio.get_running_loop().sock_recv(session, 1) == b""

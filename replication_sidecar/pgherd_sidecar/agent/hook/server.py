@@ -147,6 +147,7 @@ class HookServer:
         self._server: asyncio.AbstractServer | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self._scheduled = False
+        self._stopped = False
         self._connections: set[HookConnection] = set()
         self._waiting: dict[int, HookConnection] = {}  # by xid, before its writeset is ordered
         self._loop = asyncio.get_running_loop()
@@ -162,6 +163,7 @@ class HookServer:
 
     async def stop(self) -> None:
         """Close everything; who still waits learns that the outcome is unknown here."""
+        self._stopped = True
         if self._ticking is not None:
             self._ticking.cancel()
         if self._server is not None:
@@ -429,7 +431,13 @@ class HookServer:
     # ---- connections -----------------------------------------------------------------------
 
     def opened(self, connection: "HookConnection") -> None:
-        """Note a new session."""
+        """Note a new session.
+
+        One that the loop accepted before the socket was closed may come after that.
+        """
+        if self._stopped:
+            connection.close()
+            return
         self._connections.add(connection)
 
     def closed(self, connection: "HookConnection") -> None:
