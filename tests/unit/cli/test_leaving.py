@@ -97,6 +97,10 @@ class TestPlan:
         with pytest.raises(HerdError, match="damaged"):
             leaving._begun(tmp_path, description, "n1")
 
+    def test_a_directory_that_a_shell_would_read_is_refused(self, description: Herd) -> None:
+        with pytest.raises(HerdError, match="choose another directory"):
+            leaving.require_place(description, description.directory.with_name("a$b"))
+
     def test_another_file_system_is_refused(self, description: Herd) -> None:
         with pytest.raises(HerdError, match="another file system"):
             leaving.require_place(description, Path("/proc/x"))
