@@ -250,10 +250,27 @@ async def test_an_interrupted_wait_goes_on_where_it_was(hook: Hook) -> None:
 async def test_an_interrupted_session_that_comes_too_late_hears_what_became_of_it(
     hook: Hook, decision: Decision | None, answer: str
 ) -> None:
-    """Unknown here means that it was never sent: recent outcomes are all remembered."""
+    """Unknown here means that it was never sent, unless it is in the middle of its commit."""
     if decision is not None:
         hook.path.outcomes.note_writeset(9, Writeset(2, 5, 1, 1, 1001, 0, b"", b"[]"), decision)
     assert hook.session(b"R s3 1001").answers == [answer]
+
+
+async def test_a_session_that_was_told_to_commit_hears_no_abort_however_late_it_comes(
+    hook: Hook,
+) -> None:
+    """It did not read its verdict, and the others have gone on meanwhile."""
+    session, commit = hook.session(write(1001)), Decision(DecisionKind.COMMIT)
+    [writeset] = hook.writesets()
+    hook.path.deliver_writeset(9, writeset, key_array(writeset.keys), commit, monotonic())
+    hook.server.carry_out()
+    assert session.answers == ["C 9 0 N"]
+    session.connection_lost(None)
+    for n in range(200_000):
+        other = Writeset(3, 1, n, n, n, 0, b"", b"")
+        hook.path.outcomes.note_writeset(10 + n, other, commit)
+    assert hook.path.outcomes.of("2.5.1001") == "unknown"
+    assert hook.session(b"R s3 1001").answers == ["08007"]
 
 
 async def test_a_transaction_is_never_ordered_under_two_numbers(hook: Hook) -> None:

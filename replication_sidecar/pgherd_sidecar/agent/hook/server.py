@@ -393,7 +393,7 @@ class HookServer:
         self._waiting.pop(xid, None)  # it is told that it was interrupted, and so it must not go on
         if self._outbox.resume(connection, xid):
             return
-        outcome = self._path.outcomes.of(self._outbox.token(xid))
+        outcome = self._path.outcome(xid)
         if outcome.startswith("committed"):
             connection.fail("08007", f"the transaction is {outcome}, its session was too late")
         else:
