@@ -1,5 +1,6 @@
 """``pgherd maintain`` and ``pgherd maintenance``: what they ask, and what they print."""
 
+import secrets
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -80,6 +81,7 @@ def maintain(  # noqa: PLR0913, PLR0917 - one for each option
         every=every,
         time_zone=time_zone,
         schedule=name,
+        run="" if every else secrets.token_hex(4),  # whoever is asked, and however often
     )
     if name and not every:
         raise click.UsageError("--name is for a schedule: give --every, too.")

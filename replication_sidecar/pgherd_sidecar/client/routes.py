@@ -150,7 +150,8 @@ class ReleaseRequest(msgspec.Struct):
     hold: str
 
 
-_Statement = Annotated[str, msgspec.Meta(min_length=1, max_length=65536)]
+_Statement = Annotated[str, msgspec.Meta(min_length=1, max_length=32768)]
+"""A text of twice as much can be so deeply nested that the sidecar does not survive reading it."""
 _Identifier = Annotated[str, msgspec.Meta(min_length=1, max_length=253, pattern=r"^[^\x00]*$")]
 
 

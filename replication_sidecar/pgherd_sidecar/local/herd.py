@@ -45,6 +45,7 @@ PEER_PORT_OFFSET = 100
 HEALTH_PORT_OFFSET = 200
 SLOTS = 8
 """Numbers that the sequences are interleaved by: the most members that a herd can have."""
+_NO_PATH = re.compile(r'["$`\\\x00-\x1f]')
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _TAKEN = SERVICES | {"tls"}
 """Certificates of these names may be in other hands; and the last one is a directory."""
@@ -253,7 +254,11 @@ class Herd(BaseModel):
         return self.model_copy(update={"members": members})
 
     def separate(self, cluster_id: UUID, directory: Path, members: tuple[HerdNode, ...]) -> "Herd":
-        """Return the herd that some of the members become, with ports of its own for new ones."""
+        """Return the herd that some of the members become, with ports of its own for new ones.
+
+        Raises:
+            HerdError: no herd can be in this directory.
+        """
         return self.model_copy(
             update={
                 "cluster_id": cluster_id,
@@ -374,7 +379,7 @@ def new_herd(
     """Describe a herd that does not exist yet; what may be changed later is as by default.
 
     Raises:
-        HerdError: the ports do not fit, or the witnesses are too many.
+        HerdError: the ports do not fit, the witnesses are too many, or no herd can be there.
     """
     total = nodes + witnesses
     if nodes < 1 or total >= PEER_PORT_OFFSET:
@@ -407,9 +412,29 @@ def _hosts(members: Iterable[HerdNode]) -> str:
     return ",".join(f"127.0.0.1:{member.port}" for member in members)
 
 
+def require_plain(directory: Path) -> None:
+    """Check that a server can have its files below this directory.
+
+    Raises:
+        HerdError: it can't.
+    """
+    if _NO_PATH.search(str(directory)):
+        raise HerdError(
+            f"{str(directory)!r} has a character that a shell would not take as it is, and"
+            " PostgreSQL's pg_ctl has it read by one: choose another directory"
+        )
+
+
 def _sockets(directory: Path, cluster_id: UUID) -> Path:
+    """Where the sockets lie: elsewhere if libpq could not find them.
+
+    Raises:
+        HerdError: no herd can be in this directory.
+    """
+    require_plain(directory)
     too_long = len(os.fsencode(directory)) + len(_LONGEST_SOCKET) > SOCKET_PATH_MAX
-    return Path(f"/tmp/pgherd-{cluster_id.hex[:12]}") if too_long else directory
+    is_list = "," in str(directory)  # of several hosts
+    return Path(f"/tmp/pgherd-{cluster_id.hex[:12]}") if too_long or is_list else directory
 
 
 def is_name(name: str) -> bool:

@@ -1,6 +1,8 @@
 """What the hook's socket answers, without a server or a log behind it."""
 
 import asyncio
+import contextlib
+import socket
 from array import array
 from collections.abc import AsyncIterator, Callable, Hashable
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from patience import until
+from pgherd_sidecar.agent.base.defaults import HOOK_SOCKET
 from pgherd_sidecar.agent.hook.connection import HookConnection
 from pgherd_sidecar.agent.hook.server import HookServer
 from pgherd_sidecar.agent.hook.voting import Veto
@@ -176,8 +179,12 @@ class Hook:
 
     def ordered(self) -> list[int]:
         """The xids of all submitted writesets, in order."""
+        return [writeset.xid for writeset in self.writesets()]
+
+    def writesets(self) -> list[Writeset]:
+        """All submitted ones, in order."""
         entries = [entry for data in self.submissions for entry in iter_entries(data)]
-        return [entry.xid for entry in entries if isinstance(entry, Writeset)]
+        return [entry for entry in entries if isinstance(entry, Writeset)]
 
 
 @pytest.fixture
@@ -243,10 +250,27 @@ async def test_an_interrupted_wait_goes_on_where_it_was(hook: Hook) -> None:
 async def test_an_interrupted_session_that_comes_too_late_hears_what_became_of_it(
     hook: Hook, decision: Decision | None, answer: str
 ) -> None:
-    """Unknown here means that it was never sent: recent outcomes are all remembered."""
+    """Unknown here means that it was never sent, unless it is in the middle of its commit."""
     if decision is not None:
         hook.path.outcomes.note_writeset(9, Writeset(2, 5, 1, 1, 1001, 0, b"", b"[]"), decision)
     assert hook.session(b"R s3 1001").answers == [answer]
+
+
+async def test_a_session_that_was_told_to_commit_hears_no_abort_however_late_it_comes(
+    hook: Hook,
+) -> None:
+    """It did not read its verdict, and the others have gone on meanwhile."""
+    session, commit = hook.session(write(1001)), Decision(DecisionKind.COMMIT)
+    [writeset] = hook.writesets()
+    hook.path.deliver_writeset(9, writeset, key_array(writeset.keys), commit, monotonic())
+    hook.server.carry_out()
+    assert session.answers == ["C 9 0 N"]
+    session.connection_lost(None)
+    for n in range(200_000):
+        other = Writeset(3, 1, n, n, n, 0, b"", b"")
+        hook.path.outcomes.note_writeset(10 + n, other, commit)
+    assert hook.path.outcomes.of("2.5.1001") == "unknown"
+    assert hook.session(b"R s3 1001").answers == ["08007"]
 
 
 async def test_a_transaction_is_never_ordered_under_two_numbers(hook: Hook) -> None:
@@ -514,6 +538,37 @@ async def test_a_command_that_another_member_cannot_execute_is_not_ordered(hook:
     assert hook.ordered() == [1]
 
 
+_TOO_DEEP = "CREATE TABLE t (x text); COMMIT; SELECT " + "+".join(["1"] * 60_000)
+_LONG = "CREATE TABLE t (x text);" + "INSERT INTO t VALUES ('some words');" * 2000
+
+
+async def test_a_text_that_its_reader_does_not_survive_is_refused(hook: Hook) -> None:
+    session = hook.session(_command(1, _TOO_DEEP))
+    await until(lambda: session.answers)
+    assert session.answers == ["0A000"]
+    hook.request(session, _command(1, "CREATE TABLE t (x text)"))
+    assert hook.ordered() == [1]
+
+
+async def test_a_long_text_is_read_while_the_others_go_on(hook: Hook) -> None:
+    hook.session(_command(1, _LONG))
+    hook.session(write(2))
+    assert hook.ordered() == [2]
+    await until(lambda: len(hook.submissions) == 2)
+    assert hook.ordered() == [2, 1]
+    [[table, _, [record]]] = msgspec.json.decode(hook.writesets()[1].body)
+    assert (table, msgspec.json.decode(record)["sql"]) == ("", "CREATE TABLE t (x text)")
+
+
+async def test_who_was_interrupted_while_a_text_was_read_is_never_ordered(hook: Hook) -> None:
+    session = hook.session(_command(1, _LONG))
+    assert hook.session(b"R s3 1").answers == ["40001"]
+    other = hook.session(_command(2, _TOO_DEEP))  # its turn comes behind
+    await until(lambda: other.answers)
+    assert session.answers == []
+    assert hook.ordered() == []
+
+
 async def test_nobody_is_asked_about_an_ordinary_command(hook: Hook) -> None:
     hook.backend.veto = Veto("n3", "it lacks it")
     hook.session(_command(1, "CREATE TABLE t (x text)"))
@@ -602,3 +657,19 @@ async def test_a_reader_asks_on_his_connection_and_is_forgotten_with_it(hook: Ho
     assert hook.backend.readers == [(session, 0.5, True), (session, 0.02, False)]
     hook.server.closed(session)
     assert hook.backend.readers == []
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_who_connects_while_the_socket_is_closed_is_not_left_waiting(
+    hook: Hook, tmp_path: Path, turns: int
+) -> None:
+    await hook.server.start()
+    with socket.socket(socket.AF_UNIX) as session:
+        session.connect(str(tmp_path / HOOK_SOCKET))
+        session.setblocking(False)
+        for _ in range(turns):  # of the loop, which accepts it and makes a connection of it
+            await asyncio.sleep(0)
+        await hook.server.stop()
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionResetError):  # it was not accepted at all
+                assert await asyncio.get_running_loop().sock_recv(session, 1) == b""

@@ -90,6 +90,14 @@ async def test_a_command_that_the_others_could_not_execute_stops_the_node() -> N
     assert submitted(commit_path) == []
 
 
+async def test_a_command_that_its_reader_does_not_survive_stops_the_node() -> None:
+    deep = "CREATE TABLE a (); COMMIT; SELECT " + "+".join(["1"] * 60_000)
+    server, commit_path = AuditedServer(ddl=True, body=captured("CREATE TABLE", deep)), path()
+    with pytest.raises(DivergedError, match=r"transaction 41 was not certified: .* too deeply"):
+        await Leaks(cast("Any", server), commit_path, LIMITS).order_leak(41)
+    assert submitted(commit_path) == []
+
+
 async def test_a_leak_that_no_message_holds_stops_the_node_and_not_its_vote() -> None:
     commit_path, server = path(), AuditedServer()
     limits = replace(LIMITS, writeset=20)

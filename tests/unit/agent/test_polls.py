@@ -1,6 +1,7 @@
 """Questions between members over real links."""
 
 import asyncio
+import gc
 from pathlib import Path
 
 from log_trio import trio
@@ -74,3 +75,21 @@ async def test_whoever_was_to_answer_has_ended(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         other.polls.answer_by(None)
         assert await asked == {"n2": b""}
+
+
+async def test_a_question_that_makes_no_sense_is_answered_with_nothing(tmp_path: Path) -> None:
+    failed: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+
+    async def puzzled(data: bytes) -> bytes:
+        return b"%d" % int(data)
+
+    async with trio(tmp_path) as herd:
+        await herd.proposer()
+        asking, other = herd.nodes["n1"].host, herd.nodes["n2"].host
+        await until(lambda: len(asking.peers.linked) == 2)
+        other.polls.answer_by(puzzled)
+        assert await asking.polls.ask(["n2"], b"x", 1000) == {"n2": b""}
+        assert await asking.polls.ask(["n2"], b"7", 1000) == {"n2": b"7"}
+        gc.collect()  # then the loop is told of an exception that nobody has taken
+        assert failed == []

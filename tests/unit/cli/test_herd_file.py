@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pgherd_sidecar.client.errors import HerdError
@@ -53,6 +54,20 @@ def test_socket_paths_fit_whatever_the_directory(length: int) -> None:
     longest = [node.run / ".s.PGSQL.65535", node.hook / ".s.PGSQL.65535", node.admin_socket]
     assert max(len(str(path)) for path in longest) <= herd.SOCKET_PATH_MAX
     assert (description.sockets == directory) == (length <= 60)
+
+
+def test_sockets_lie_elsewhere_where_libpq_would_take_a_path_for_two() -> None:
+    """As a host it separates the members of a list by commas, whatever is around them."""
+    assert new(Path("/a, b")).sockets != Path("/a, b")
+    assert new(Path("/it's b")).sockets == Path("/it's b")
+
+
+@pytest.mark.parametrize("name", ["a$b", 'a"b', "a`b", "a\\b", "a\nb"])
+def test_a_directory_that_pg_ctl_would_give_to_a_shell_is_refused(name: str) -> None:
+    with pytest.raises(HerdError, match="choose another directory"):
+        new(Path("/herds") / name / "one")
+    with pytest.raises(HerdError, match="choose another directory"):
+        new(Path("/herds")).separate(uuid4(), Path("/herds") / name, ())
 
 
 def test_directories_of_sockets_elsewhere_are_the_accounts_own(elsewhere: herd.Herd) -> None:

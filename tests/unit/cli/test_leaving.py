@@ -1,5 +1,6 @@
 """What is checked and written when a member becomes a plain server, and how a dump is asked for."""
 
+import resource
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -62,6 +63,21 @@ class TestConfiguration:
         assert server.passfile.read_text() == "127.0.0.1:*:*:app:secret\n"
         assert server.passfile.stat().st_mode & 0o777 == 0o600
 
+    def test_a_file_that_can_not_be_written_stays_as_it_was(self, tmp_path: Path) -> None:
+        """The command is repeated then, and needs what is in it."""
+        server = PlainServer(tmp_path, Path("/usr/bin"), 5433, {})
+        server.pgdata.mkdir()
+        main, mine = server.pgdata / "postgresql.conf", "lc_messages = 'C'\n"
+        main.write_text(mine)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5, before[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                server.configure()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert main.read_text() == mine
+
     def test_a_path_that_is_too_long_for_a_socket_has_none(self, tmp_path: Path) -> None:
         deep = tmp_path / ("x" * 90)
         server = PlainServer(deep, Path("/usr/bin"), 5433, {})
@@ -96,6 +112,10 @@ class TestPlan:
         (tmp_path / "export.json").write_text("{")
         with pytest.raises(HerdError, match="damaged"):
             leaving._begun(tmp_path, description, "n1")
+
+    def test_a_directory_that_a_shell_would_read_is_refused(self, description: Herd) -> None:
+        with pytest.raises(HerdError, match="choose another directory"):
+            leaving.require_place(description, description.directory.with_name("a$b"))
 
     def test_another_file_system_is_refused(self, description: Herd) -> None:
         with pytest.raises(HerdError, match="another file system"):

@@ -10,17 +10,16 @@ adopted, and a writeset that was ordered meanwhile is known by its xid.
 from time import monotonic
 from typing import Any
 
-import msgspec
 import psycopg
 import structlog
 
 from pgherd_sidecar.agent.base.errors import DivergedError
+from pgherd_sidecar.agent.hook.judging import judge
 from pgherd_sidecar.core.commit.keys import parse_keys
 from pgherd_sidecar.core.commit.path import CommitPath
 from pgherd_sidecar.core.commit.underway import TransactionLimits
 from pgherd_sidecar.core.replication.entries import FLAG_DDL
 from pgherd_sidecar.core.replication.merge import decode_body
-from pgherd_sidecar.pg.ddl.commands import DdlNotSupported, resolve_commands
 
 log = structlog.get_logger()
 
@@ -76,10 +75,10 @@ class Leaks:
                 f"transaction {xid} was not certified: it writes more than {most} bytes"
             )
         if ddl:
-            try:
-                body = msgspec.json.encode(resolve_commands(decode_body(body)))
-            except DdlNotSupported as error:
-                raise DivergedError(f"transaction {xid} was not certified: {error}") from error
+            found = await judge(decode_body(body))
+            if found.refusal:
+                raise DivergedError(f"transaction {xid} was not certified: {found.refusal}")
+            body = bytes(found.body)
         flags = FLAG_DDL if ddl else 0
         self._path.outbox.request(None, 0, xid, flags, parse_keys(keys), body, monotonic())
 

@@ -31,7 +31,6 @@ from typing import Protocol
 
 import msgspec
 import structlog
-from pglast.parser import ParseError
 
 from pgherd_sidecar.agent.admin.port import StatusValue
 from pgherd_sidecar.agent.base.beat import until_next_s
@@ -39,30 +38,22 @@ from pgherd_sidecar.agent.base.config import LimitSettings
 from pgherd_sidecar.agent.base.defaults import HOOK_SOCKET
 from pgherd_sidecar.agent.hook.answering import Answering
 from pgherd_sidecar.agent.hook.connection import HookConnection
+from pgherd_sidecar.agent.hook.judging import Judging
 from pgherd_sidecar.agent.hook.voting import Veto
 from pgherd_sidecar.core.commit.answers import HELD, OVERTAKEN, REPEAT
 from pgherd_sidecar.core.commit.keys import parse_keys
 from pgherd_sidecar.core.commit.path import CommitPath
 from pgherd_sidecar.core.commit.underway import TransactionLimits
 from pgherd_sidecar.core.replication.entries import FLAG_DDL, FLAG_PIECES, PIECE_KEYS
-from pgherd_sidecar.core.replication.merge import Item, decode_items
-from pgherd_sidecar.pg.ddl.commands import DdlNotSupported, resolve_commands
-from pgherd_sidecar.pg.ddl.needs import Need, needs_of
+from pgherd_sidecar.core.replication.merge import decode_items
+from pgherd_sidecar.pg.ddl.judging import Judged, are_long, judge_commands, unjudged
+from pgherd_sidecar.pg.ddl.needs import Need
 from pgherd_sidecar.pg.hookwire import OVERSIZED
 
 log = structlog.get_logger()
 
 _TICK_S = 0.2
 _XID_MASK = (1 << 32) - 1
-
-
-def _needs(items: list[Item]) -> list[Need]:
-    """Return the needs of the commands; a text that can't be looked through needs nothing."""
-    try:
-        return needs_of(items)
-    except ParseError as error:
-        log.warning("vote.not_parsed", error=str(error))
-        return []
 
 
 class HookBackend(Protocol):
@@ -149,12 +140,14 @@ class HookServer:
         self._outbox = path.outbox
         self._submit = submit
         self._answering = Answering()
+        self._judging = Judging()
         self._socket = directory / HOOK_SOCKET
         self._secret = secret.encode()
         self._writeset_max = limits.writeset
         self._server: asyncio.AbstractServer | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self._scheduled = False
+        self._stopped = False
         self._connections: set[HookConnection] = set()
         self._waiting: dict[int, HookConnection] = {}  # by xid, before its writeset is ordered
         self._loop = asyncio.get_running_loop()
@@ -170,11 +163,13 @@ class HookServer:
 
     async def stop(self) -> None:
         """Close everything; who still waits learns that the outcome is unknown here."""
+        self._stopped = True
         if self._ticking is not None:
             self._ticking.cancel()
         if self._server is not None:
             self._server.close()
         self._socket.unlink(missing_ok=True)
+        self._judging.close()
         self._outbox.pieces.end_all()
         self.carry_out()
         for connection in list(self._connections):
@@ -285,24 +280,49 @@ class HookServer:
                 else "Raise limits.writeset_bytes of its member above limits.piece_bytes.",
             )
             return
-        needs: list[Need] = []
-        if flags & FLAG_DDL:
-            try:
-                items = resolve_commands(decode_items(body))
-                body, needs = msgspec.json.encode(items), _needs(items)
-            except DdlNotSupported as error:
-                connection.fail("0A000", str(error), hint=error.hint)
-                return
         keys, pid = parse_keys(keys_text), int(words[2])
+        items = decode_items(body) if flags & FLAG_DDL else []
+
+        def judged(found: Judged) -> None:
+            self._judged(connection, xid, flags, keys, found, pid)
+
+        if are_long(items):
+            self._waiting[xid] = connection
+            self._judging.begin(items, judged)
+            return
+        found = judge_commands(items) if flags & FLAG_DDL else unjudged(body)
         self._waiting[xid] = connection
+        judged(found)
+
+    def _judged(
+        self,
+        connection: "HookConnection",
+        xid: int,
+        flags: int,
+        keys: "array[int]",
+        found: Judged,
+        pid: int,
+    ) -> None:
+        """Go on with a transaction whose commands are known, unless they can't be replicated."""
+        if self._waiting.get(xid) is not connection:
+            return
+        if found.refusal:
+            del self._waiting[xid]
+            connection.fail("0A000", found.refusal, hint=found.hint)
+            return
+        if found.unread:
+            log.warning("vote.not_parsed", error=found.unread)
+        body = bytes(found.body)
 
         def go() -> None:
             self.backend.when_free(
                 xid, keys, lambda: self._send(connection, xid, flags, keys, body, pid)
             )
 
-        if needs:
-            self.backend.vote(keys, needs, lambda veto: self._voted(connection, xid, veto, go))
+        if found.needs:
+            self.backend.vote(
+                keys, found.needs, lambda veto: self._voted(connection, xid, veto, go)
+            )
         else:
             go()
 
@@ -373,7 +393,7 @@ class HookServer:
         self._waiting.pop(xid, None)  # it is told that it was interrupted, and so it must not go on
         if self._outbox.resume(connection, xid):
             return
-        outcome = self._path.outcomes.of(self._outbox.token(xid))
+        outcome = self._path.outcome(xid)
         if outcome.startswith("committed"):
             connection.fail("08007", f"the transaction is {outcome}, its session was too late")
         else:
@@ -411,7 +431,13 @@ class HookServer:
     # ---- connections -----------------------------------------------------------------------
 
     def opened(self, connection: "HookConnection") -> None:
-        """Note a new session."""
+        """Note a new session.
+
+        One that the loop accepted before the socket was closed may come after that.
+        """
+        if self._stopped:
+            connection.close()
+            return
         self._connections.add(connection)
 
     def closed(self, connection: "HookConnection") -> None:

@@ -9,8 +9,12 @@ import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
+import structlog
+
 from pgherd_sidecar.agent.membership.peers import Peers
 from pgherd_sidecar.core.consensus.model.messages import PollReply, PollRequest
+
+log = structlog.get_logger()
 
 _LOOK_S = 0.1
 
@@ -96,8 +100,11 @@ class Polls:
             task.add_done_callback(self._answering.discard)
 
     async def _answer(self, answerer: Answerer, peer: str, question: PollRequest) -> None:
+        """Answer; whatever a peer asks, this member goes on."""
         said = b""
         try:
             said = await answerer(question.data)
+        except Exception as error:
+            log.warning("poll.failed", peer=peer, error=str(error), exc_info=error)
         finally:
             self._peers().send([(peer, PollReply(question.number, said))])

@@ -260,6 +260,14 @@ class CommitPath:
         """Whether a certified transaction has to give way to the applier (C9)."""
         return any(link.yielding for link in self.chain.locals() if link.xid == xid)
 
+    def outcome(self, xid: int) -> str:
+        """What became of a transaction of this incarnation; see ``Outcomes``.
+
+        One that was told to commit and has not ended is known however much came after it.
+        """
+        told = next((link.gid for link in self.chain.locals() if link.xid == xid), None)
+        return f"committed {told}" if told else self.outcomes.of(self.outbox.token(xid))
+
     # ---- effects -----------------------------------------------------------------------------
 
     def take_effects(self, now: float) -> CommitEffects:

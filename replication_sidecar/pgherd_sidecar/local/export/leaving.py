@@ -206,6 +206,7 @@ def require_place(description: Herd, into: Path) -> None:
     Raises:
         HerdError: it is the herd's, or on another file system.
     """
+    herd.require_plain(into)
     if into.is_relative_to(description.directory):
         raise HerdError(f"{into} is in the herd's directory: choose another --into")
     parent = next(path for path in (into, *into.parents) if path.exists())

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from psycopg.conninfo import make_conninfo
 
 from pgherd_sidecar.client.errors import HerdError, last_words
+from pgherd_sidecar.env.storage import durable
 from pgherd_sidecar.local.herd import SOCKET_PATH_MAX
 from pgherd_sidecar.local.postgres import SETTINGS_FILE, quoted
 
@@ -71,7 +72,8 @@ class PlainServer:
     def configure(self) -> None:
         """Replace what a herd writes into the files of a server; any number of times."""
         main = self.pgdata / "postgresql.conf"
-        main.write_text(plain_configuration(main.read_text(), self._settings()))
+        text = plain_configuration(main.read_text(), self._settings())
+        durable.replace(self.pgdata, main.name, text.encode(), 0o600)
         (self.pgdata / SETTINGS_FILE).unlink(missing_ok=True)
         (self.pgdata / "pg_hba.conf").write_text(_ACCESS)
         self._run_directory.mkdir(mode=0o700, exist_ok=True)
