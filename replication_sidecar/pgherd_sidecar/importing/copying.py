@@ -8,7 +8,7 @@ and changes that were committed before it are left out for them.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,9 +91,10 @@ class Copying:
             pieces = _Pieces(self._target, one, position)
             try:
                 await pieces.restart()
-                async for piece, count in read_pieces(session, one.table):
-                    await pieces.write(piece, count)
-                    self._count(one.table, len(piece))
+                async with aclosing(read_pieces(session, one.table)) as found:
+                    async for piece, count in found:
+                        await pieces.write(piece, count)
+                        self._count(one.table, len(piece))
                 await pieces.write(b"", 0, done=True)
             finally:
                 await pieces.close()

@@ -45,6 +45,8 @@ _WAIT_S = 0.05
 _ASK_S = 1.0
 _PARTS = 32
 """So many are committed together: far less than a herd takes at once, in bytes and in keys."""
+_CHANGES = pgoutput.Insert | pgoutput.Update | pgoutput.Delete | pgoutput.Truncate
+"""A transaction that is read again has these again. Of a type a session hears once."""
 
 
 @dataclass(slots=True)
@@ -195,7 +197,7 @@ class Following:
             await self._commit(message, stream)
         elif isinstance(message, pgoutput.Relation):
             self._require_same(message)
-        elif not self._skipped:
+        elif isinstance(message, _CHANGES) and not self._skipped:
             await self._change(message)
 
     async def _change(self, message: pgoutput.Message) -> None:

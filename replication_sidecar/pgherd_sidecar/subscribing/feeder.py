@@ -367,7 +367,8 @@ class Feeder:
             if task.done() and (error := task.exception()) is not None:
                 _log.error("subscription.failed", subscription=name, exc_info=error)
                 await care.fail(error)
-            if now is None or not now.is_as(before):
+            # One that has ended, and is not stopped, could not tell the herd that it has to be.
+            if now is None or not now.is_as(before) or task.done():
                 await end_all([task])
                 del self._caring[name]
                 needed[name] = care.needed

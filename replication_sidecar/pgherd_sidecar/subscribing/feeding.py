@@ -23,7 +23,7 @@ from pgherd_sidecar.subscribing.applying import Applying, ChangeBatch
 from pgherd_sidecar.subscribing.background import Background
 from pgherd_sidecar.subscribing.copying import CopyMissedError
 from pgherd_sidecar.subscribing.sequences import FollowedSequences
-from pgherd_sidecar.subscribing.sources import Source
+from pgherd_sidecar.subscribing.sources import Places, Source
 from pgherd_sidecar.subscribing.state.errors import StoppedError
 from pgherd_sidecar.subscribing.state.forwardlog import ForwardLog
 from pgherd_sidecar.subscribing.state.herd import Subscription
@@ -211,10 +211,10 @@ class Feeding:
         Raises:
             StoppedError: what is shown can't follow it.
         """
-        batch = self._applying.batch(self._following(), keeps=True)
-        await self._follow_until(error.gid - 1, batch)
+        places = self._following()
+        first = await self._follow_before(error, places)
         try:
-            await self._follow_until(error.gid, batch)
+            await self._follow_until(first.gid, places)
         except AlteredError as found:
             await self._roll_back()
             if not await self._extend(found):
@@ -288,7 +288,7 @@ class Feeding:
                 await self._bring(behind, target, keeps=False)
                 await subscriber.level_staged(target)
         if following:
-            await self._follow_until(target, self._applying.batch(following, keeps=True))
+            await self._follow_until(target, following)
         await subscriber.load()
         found = await self._source.describe(subscriber.staged)
         waiting = [
@@ -339,9 +339,9 @@ class Feeding:
                     through, visible = portion.through, portion.visible
         except AlteredError as error:
             await self._background.settle()
-            await self._follow_until(error.gid - 1, batch)
-            if not await self._extend(error):
-                raise _stopped(error) from error
+            first = await self._follow_before(error, places)
+            if not await self._extend(first):
+                raise _stopped(first) from error
             return 1, True
         self._position = through
         if self._source.seen_s is not None:
@@ -349,15 +349,27 @@ class Feeding:
         await self._commit(batch)
         return batch.rows, visible > through
 
-    async def _follow_until(self, gid: int, failed: ChangeBatch) -> None:
-        """Apply what comes before a transaction that can't be applied."""
-        if failed.open:
-            await self._subscriber.session.execute("ROLLBACK")
+    async def _follow_before(self, error: AlteredError, places: Places) -> AlteredError:
+        """Apply what comes before the first transaction that can't be applied; return its error.
+
+        Row filters look at many changes in advance: so a later transaction may be met first.
+        """
+        while True:
+            try:
+                await self._follow_until(error.gid - 1, places)
+            except AlteredError as earlier:
+                error = earlier
+            else:
+                return error
+
+    async def _follow_until(self, gid: int, places: Places) -> None:
+        """Apply what comes up to a GID, in place of what was begun."""
+        await self._roll_back()
         begin = self._subscriber.gid or 0
         if gid <= begin:
             return
-        batch = self._applying.batch(failed.places, keeps=True)
-        async with aclosing(self._source.between(begin, gid, failed.places)) as portions:
+        batch = self._applying.batch(places, keeps=True)
+        async with aclosing(self._source.between(begin, gid, places)) as portions:
             async for changes in portions:
                 await self._applying.take(changes, batch)
         self._position, self._advanced_s = gid, 0.0

@@ -83,6 +83,12 @@ def frames() -> list[Data]:
     return [Data(1, 1, payload) for payload in (begin, *rows, commit)]
 
 
+def with_type(told: list[Data]) -> list[Data]:
+    """A server tells of a type once in each session, before the first row that has it."""
+    kind = b"Y" + number(4, 20_000) + b"s\0mood\0"
+    return [told[0], Data(1, 1, kind), *told[1:]]
+
+
 def following(session: HerdSession, part: SourcePart = NO_PART) -> Following:
     columns = tuple(
         SourceColumn(name, kind, 25, -1, generated=False, as_text=False)
@@ -128,3 +134,19 @@ async def test_parts_of_a_very_large_transaction_are_committed_each_exactly_once
     await following(again, part).run(cast("Stream", SlotStream(frames())), until=101)
     assert session.committed + again.committed == list(range(_ROWS))
     assert again.standings[-1]["position"] == pgoutput.lsn_text(101)
+
+
+@pytest.mark.parametrize("first", [False, True])
+async def test_a_type_that_only_one_reading_tells_of_is_no_change_of_a_part(
+    monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    monkeypatch.setattr(following_module, "_PARTS", 2)
+    with_it, without_it = with_type(frames()), frames()
+    before, after = (with_it, without_it) if first else (without_it, with_it)
+    session, again = HerdSession(dies_after=1), HerdSession()
+    with pytest.raises(ImportFailed):
+        await following(session).run(cast("Stream", SlotStream(before)), until=101)
+    told = session.standings[0]
+    part = SourcePart(pgoutput.lsn(told["part"]), told["part_changes"])
+    await following(again, part).run(cast("Stream", SlotStream(after)), until=101)
+    assert session.committed + again.committed == list(range(_ROWS))

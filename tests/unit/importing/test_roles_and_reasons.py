@@ -228,6 +228,11 @@ def test_a_password_is_not_kept() -> None:
     }  # fmt: skip
 
 
+def test_the_password_of_a_key_is_not_kept() -> None:
+    kept = conninfo_to_dict(without_password("host=h sslkey=client.key sslpassword=secret"))
+    assert kept == {"host": "h", "sslkey": "client.key"}
+
+
 def test_settings_of_the_user_stay_and_ours_come_behind() -> None:
     found = conninfo_to_dict(
         conninfo("host=h options='-c jit=off' connect_timeout=99", {"DateStyle": "ISO"})

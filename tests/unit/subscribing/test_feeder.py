@@ -4,7 +4,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from pgherd_sidecar.subscribing.feeder import Feeder, FeederOrder
+from pgherd_sidecar.subscribing.feeder import Feeder, FeederOrder, _Care
+from pgherd_sidecar.subscribing.state.errors import StoppedError
 from pgherd_sidecar.subscribing.state.herd import Subscription
 
 
@@ -26,5 +27,28 @@ async def test_the_log_is_kept_from_where_another_member_has_fed_it_to(order: Fe
         await feeder._adjust(later, later)
         assert feeder._caring["s"][1] is care
         assert care.needed == 7
+    finally:
+        await feeder._adjust([], [])
+
+
+async def test_who_could_not_tell_that_it_is_stopped_takes_care_again(
+    order: FeederOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stops(_care: object) -> None:
+        raise StoppedError("the reason")
+
+    monkeypatch.setattr(_Care, "_take_turn", stops)
+    feeder = Feeder(order)
+    one = Subscription("s", "orders", "", 1, 1, 1, 7, None, ("a.t",))
+    try:
+        await feeder._adjust([one], [one])
+        _, first, task = feeder._caring["s"]
+        await task
+        first.needed = 9
+        await feeder._adjust([one], [one])
+        _, care, task = feeder._caring["s"]
+        assert care is not first
+        assert not task.done()
+        assert care.needed == 9
     finally:
         await feeder._adjust([], [])

@@ -2,23 +2,28 @@
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
-from pgherd_sidecar.client.stream.changelog import ChangeLog
+from pgherd_sidecar.client.stream.changelog import ChangeLog, Portion
 from pgherd_sidecar.client.stream.changes import LoggedChange
 from pgherd_sidecar.subscribing.applying import Applying
 from pgherd_sidecar.subscribing.copying import Provider
 from pgherd_sidecar.subscribing.feeding import Feeding
+from pgherd_sidecar.subscribing.selecting.filtering import TablePart
 from pgherd_sidecar.subscribing.sequences import FollowedSequences
 from pgherd_sidecar.subscribing.sources import MemberSource, Source
-from pgherd_sidecar.subscribing.state.errors import MemberError
-from pgherd_sidecar.subscribing.state.herd import HerdTable, Subscription
+from pgherd_sidecar.subscribing.state.errors import MemberError, StoppedError
+from pgherd_sidecar.subscribing.state.herd import HerdTable, Subscription, TableSelection
 from pgherd_sidecar.subscribing.state.holdings import ShownTable
 from pgherd_sidecar.subscribing.state.orders import Relay
 from pgherd_sidecar.subscribing.state.steps import AlteredError
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
 from pgherd_sidecar.tables.model import SourceTable
+from pgherd_sidecar.tables.sessions import Session
+from psycopg.pq import TransactionStatus
 
 
 class There:
@@ -26,7 +31,7 @@ class There:
 
     gid = 7
     is_herd = False
-    session = None
+    session: Any = None
 
     def __init__(self) -> None:
         self.shown: dict[str, Any] = {"s.follows": None, "s.leaves": None}
@@ -156,3 +161,54 @@ async def test_what_came_before_the_copy_of_a_table_with_partitions_stops_nothin
     )
     batch = applying.batch({"s.part": ShownTable(PART, 7, 1, parts=True)}, keeps=False)
     await applying.take([emptied(7), command(7, 3, sql="anything", everything=True)], batch)
+
+
+FILTERED = TableSelection("s.part", None, "(region = 1)", ("region",))
+
+
+class AlteredLog(Log):
+    """It is read as a whole: a command, and a row that shows what the command has done."""
+
+    async def portions(self, after: int) -> AsyncGenerator[Portion, None]:
+        yield Portion(9, 9, [one for one in self._commands if one.gid > after])
+
+    async def between(self, after: int, through: int) -> AsyncGenerator[list[LoggedChange], None]:
+        yield [one for one in self._commands if after < one.gid <= through]
+
+
+class Quiet:
+    """A session in which nothing is wrong."""
+
+    info = SimpleNamespace(transaction_status=TransactionStatus.IDLE)
+
+    async def execute(self, *_command: object) -> None:
+        pass
+
+
+class Shows(There):
+    """A subscriber that shows a part of a table."""
+
+    gid = 5
+    session = Quiet()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown = {"s.part": ShownTable(PART, 5, 1, of=FILTERED, read_types=("integer",))}
+
+    async def advance(self, to: int, _as_of: object) -> None:
+        assert to == 6
+
+
+async def test_a_command_stops_it_though_a_row_filter_has_met_a_later_row_first() -> None:
+    order = msgspec.structs.replace(ORDER, selections=(FILTERED,))
+    altering = command(7, 0, sql="ALTER TABLE s.part DROP COLUMN region", rels=["s.part"])
+    row = LoggedChange(9, 0, 1, 9, "s.part", "insert", None, {"id": "1"})
+    log = cast("ChangeLog", AlteredLog(altering, row))
+    source = MemberSource(cast("Provider", None), log, order, cast("Session", object()))
+    source._parts = {"s.part": TablePart(FILTERED, ("integer",))}
+    there = Shows()
+    feeding = Feeding(source, cast("Subscriber", there), order, cast("Relay", None))
+    feeding._position = 5
+    with pytest.raises(StoppedError, match=r"GID 7 alters a table of the set \(ALTER TABLE"):
+        await feeding._follow()
+    assert there.gid == 6

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
 from psycopg.rows import dict_row
 
 from pgherd_sidecar.importing.ends.errors import ImportFailed
@@ -52,9 +53,10 @@ def conninfo(dsn: str, settings: dict[str, str], **more: str) -> str:
 
 
 def without_password(dsn: str) -> str:
-    """A connection string that may be kept."""
+    """A connection string that may be kept: without any words that libpq shows to nobody."""
+    hidden = {one.keyword.decode() for one in Conninfo.get_defaults() if one.dispchar}
     given = conninfo_to_dict(dsn)
-    kept = {name: value for name, value in given.items() if name not in ("password", "options")}
+    kept = {name: value for name, value in given.items() if name not in {*hidden, "options"}}
     return make_conninfo("", **kept)
 
 
