@@ -371,9 +371,10 @@ class Feeder:
             if now is None or not now.is_as(before) or task.done():
                 await end_all([task])
                 del self._caring[name]
-                needed[name] = care.needed
                 if now is None:
                     await care.give_back()
+                elif now.generation == before.generation:  # else it copies everything anew
+                    needed[name] = care.needed
         for one in wanted:
             if one.name in self._caring:
                 care = self._caring[one.name][1]

@@ -52,3 +52,21 @@ async def test_who_could_not_tell_that_it_is_stopped_takes_care_again(
         assert care.needed == 9
     finally:
         await feeder._adjust([], [])
+
+
+async def test_a_copy_anew_needs_nothing_of_the_log_that_the_one_before_it_has_lost(
+    order: FeederOrder,
+) -> None:
+    feeder = Feeder(order)
+    one = Subscription("s", "orders", f"{order.conninfo} dbname=x", 1, 1, 1, 7, "lost", ("a.t",))
+    try:
+        await feeder._adjust([one], [one])
+        assert feeder._caring["s"][1].needed == 7
+        resumed = msgspec.structs.replace(one, stopped=None)
+        await feeder._adjust([resumed], [resumed])
+        assert feeder._caring["s"][1].needed == 7
+        anew = msgspec.structs.replace(resumed, generation=2, confirmed=None)
+        await feeder._adjust([anew], [anew])
+        assert feeder._caring["s"][1].needed is None
+    finally:
+        await feeder._adjust([], [])
