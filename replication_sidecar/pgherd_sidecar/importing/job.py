@@ -32,6 +32,10 @@ _ENDED_BY_SIGNAL = 128 + signal.SIGTERM
 _AGAIN_S, _LOOK_S, _LINE_S = 10.0, 2.0, 10.0
 _ERROR_LENGTH = 3000
 """A termination message has 4096 bytes."""
+_HUNG_UP = (
+    ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError,
+)  # fmt: skip
+"""What is no question."""
 _PHASES = {
     "begun": "Definitions", "copy": "Copying", "keys": "Indexes", "follow": "Following",
     "abort": "Aborting", "done": "Finishing",
@@ -240,7 +244,7 @@ async def served(told: Told, port: int) -> Any:
     """Answer every request on this port with what is told; 0 is any free port."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError):
+        with contextlib.suppress(*_HUNG_UP):
             async with asyncio.timeout(5):
                 await reader.readuntil(b"\r\n\r\n")
                 content = json.dumps(asdict(told)).encode()

@@ -254,7 +254,13 @@ class _Care(Care):
             await self._step_back(f"it was not reached for {silent_s:.0f} s")
             return
         name = stream_of(self._subscription.name)
-        await self._log.hold(name, self.needed, _LEASE_S)
+        try:
+            await self._log.hold(name, self.needed, _LEASE_S)
+        except PositionLostError:
+            if self._is_heard or self._subscription.stopped is not None:
+                raise
+            # What the herd knows may be older than what the subscriber needs.
+            await self._log.hold(name, await self._log.begins() - 1, _LEASE_S)
         for one in (await self._member.admin.status()).log_holds:
             if one.hold == f"stream:{name}" and one.bytes > self._subscription.keep_bytes:
                 await self._step_back(f"it is {one.bytes} bytes of the log behind")
@@ -269,7 +275,7 @@ class _Care(Care):
 
     async def _lose(self, why: str) -> str | None:
         """This member has not got the log; another one may."""
-        if self._is_heard:  # what the herd knows may be older than what the subscriber needs
+        if self._is_heard:
             self._unable = why
         return None
 
@@ -371,9 +377,10 @@ class Feeder:
             if now is None or not now.is_as(before) or task.done():
                 await end_all([task])
                 del self._caring[name]
-                needed[name] = care.needed
                 if now is None:
                     await care.give_back()
+                elif now.generation == before.generation:  # else it copies everything anew
+                    needed[name] = care.needed
         for one in wanted:
             if one.name in self._caring:
                 care = self._caring[one.name][1]

@@ -1,9 +1,11 @@
 """Which servers may subscribe, and as which role a feeder may write there."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 import msgspec
+import psycopg
 import pytest
 from pgherd_sidecar.subscribing.state.errors import MovedOnError, StoppedError
 from pgherd_sidecar.subscribing.state.herd import FENCED, RELEASED, TAKEN_OVER, Subscription
@@ -103,3 +105,33 @@ async def test_a_feeder_before_a_fence_stops_and_says_why(
         await one.require_order()
     failover = msgspec.structs.replace(ordered, revision=revision)
     await Subscriber(cast("Session", _Fenced(revision)), failover).require_order()
+
+
+class _Left(_Session):
+    """A plain server where the end of the last subscription comes in between."""
+
+    def __init__(self, *, made_again: bool) -> None:
+        super().__init__(locks=True)
+        self._looks = [{"ready": True}, {"ready": made_again}]
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        yield
+
+    async def execute(self, statement: str, _: object = None) -> "_Session":
+        """See psycopg."""
+        if "INSERT INTO pgherd_subscriber.standing" in statement:
+            raise psycopg.errors.UndefinedTable
+        if "server_version_num" in statement:
+            self._rows = [_PLAIN | {"made": True} | self._looks.pop(0)]
+        return self
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+async def test_what_another_one_has_removed_as_it_left_is_made_again_and_damage_is_told(
+    made_again: bool,
+) -> None:
+    ordered = Subscription("s", "s", "host=x", 1, 1, 1.0, None, None, (), revision=1)
+    one = Subscriber(cast("Session", _Left(made_again=made_again)), ordered)
+    with pytest.raises(psycopg.errors.UndefinedTable if made_again else MovedOnError):
+        await one.attach("herd")

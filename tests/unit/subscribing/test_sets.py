@@ -3,7 +3,9 @@
 import pytest
 from pgherd_sidecar.subscribing.state.sets import matching
 
-_NAMES = ["public.t", "sales.item", "sales.order_1", '"Odd name".item', 'sales."a.b"']
+_NAMES = [
+    "public.t", "sales.item", "sales.order_1", '"Odd name".item', 'sales."a.b"', '"sales.a".b',
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -17,6 +19,8 @@ _NAMES = ["public.t", "sales.item", "sales.order_1", '"Odd name".item', 'sales."
         ("sales.order_.", []),
         ('"Odd name".*', ['"Odd name".item']),
         ('sales."a.b"', ['sales."a.b"']),
+        ('"sales.a".*', ['"sales.a".b']),
+        ('"sales.a.b"', []),
     ],
 )
 def test_a_pattern_means_whole_names(pattern: str, names: list[str]) -> None:

@@ -262,13 +262,14 @@ class Switchover:
         Raises:
             StoppedError: it does not.
         """
-        for one in await herd.subscriptions(self._session):
-            if one.name != target.name:
-                continue
-            if one.stopped is not None:
-                raise StoppedError(f"subscription {one.name} is stopped: {one.stopped}")
-            if set(one.tables) != set(target.tables):
-                raise StoppedError(f"set {self._name} has other tables now: repeat the command")
+        all_known = await herd.subscriptions(self._session)
+        one = next((one for one in all_known if one.name == target.name), None)
+        if one is None:
+            raise StoppedError(f"there is no subscription {target.name} any more")
+        if one.stopped is not None:
+            raise StoppedError(f"subscription {one.name} is stopped: {one.stopped}")
+        if set(one.tables) != set(target.tables):
+            raise StoppedError(f"set {self._name} has other tables now: repeat the command")
 
     async def release(self, target: Subscription, gid: int) -> None:
         """Have the subscriber take writes, if it shows a GID; after this nothing can be undone.

@@ -272,9 +272,11 @@ UPDATE pgherd_subscriptions.cascade SET provider = %(provider)s, revision = grea
 INSERT INTO pgherd_subscriptions.subscription
 VALUES (%(name)s, %(set)s, %(dsn)s, greatest(pgherd.last_gid(), 1), %(keep_bytes)s, %(keep_s)s, NULL, NULL)
 
+-- The log may be gone from behind the GID that a copy before has confirmed.
 -- name: resume
 UPDATE pgherd_subscriptions.subscription
-   SET dsn = %(dsn)s, stopped = NULL, generation = generation + %(anew)s::int, keep_bytes = %(keep_bytes)s, keep_s = %(keep_s)s
+   SET dsn = %(dsn)s, stopped = NULL, generation = generation + %(anew)s::int, keep_bytes = %(keep_bytes)s, keep_s = %(keep_s)s,
+       confirmed = CASE WHEN %(anew)s THEN NULL ELSE confirmed END
  WHERE name = %(name)s
 
 -- name: unsubscribe

@@ -261,6 +261,7 @@ class Subscriber:
         Raises:
             StoppedError: this server can't subscribe, belongs to another herd, or holds what no
                 feeder has written.
+            MovedOnError: somebody feeds it by a later order, or has just left.
         """
         self._cluster = cluster
         found = await self._look()
@@ -274,8 +275,13 @@ class Subscriber:
         if not found["ready"]:
             await self.persist(self._make)
         await self.session.execute("SET pgherd_subscriber.feeding = on")
-        await self.persist(lambda: self._begin(cluster))
-        await self.load()
+        try:
+            await self.persist(lambda: self._begin(cluster))
+            await self.load()
+        except psycopg.errors.UndefinedTable as error:
+            if (await self._look())["ready"]:
+                raise
+            raise MovedOnError("the end of another subscription has just removed it") from error
         for name in [name for name, one in self.staged.items() if not self._is_wanted(one)]:
             await self.unstage(name)
 
