@@ -7,6 +7,7 @@ from commit_bugs import COMMIT_BUGS
 from model_server import Violation
 from seeds import first_seed
 from sim_commits import CommitWorld
+from sim_herd import HerdWorld
 
 DURATION_S = 6.0
 SEEDS = int(os.environ.get("PGHERD_SIM_COMMIT_SEEDS", "5"))
@@ -29,8 +30,9 @@ def test_fresh_seeds() -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
-def test_equal_seeds_are_equal_runs() -> None:
-    worlds = [CommitWorld(7), CommitWorld(7)]
+@pytest.mark.parametrize("kind", [CommitWorld, HerdWorld])
+def test_equal_seeds_are_equal_runs(kind: type[CommitWorld]) -> None:
+    worlds = [kind(7), kind(7)]
     for world in worlds:
         world.run(DURATION_S)
     assert worlds[0].told == worlds[1].told

@@ -31,14 +31,6 @@ def test_seeds_hold_and_meet_what_is_to_be_tested() -> None:
     assert terms > 2  # proposers have changed
 
 
-def test_equal_seeds_are_equal_runs() -> None:
-    worlds = [HerdWorld(7), HerdWorld(7)]
-    for world in worlds:
-        world.run(DURATION_S)
-    assert worlds[0].told == worlds[1].told
-    assert worlds[0].log == worlds[1].log
-
-
 @pytest.mark.parametrize(
     "name",
     [

@@ -228,7 +228,7 @@ class JobStatus(Reported):
 
     @property
     def has_begun(self) -> bool:
-        """What does it was made, whether or not it is still there."""
+        """Its workload was made, whether or not that is still there."""
         return self.phase != "Pending" or self.runner is not None
 
     @field_validator("phase", mode="before")

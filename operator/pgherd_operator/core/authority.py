@@ -2,7 +2,7 @@
 
 Members that trust different authorities refuse each other, and each kubelet brings a changed secret
 in its own time. So first all trust both, then all are certified by the new one, and at last the
-former one is trusted no more. What a member has got so far it shows by its answers: it trusts who
+former one is trusted no more. A member shows by its answers what it has got so far: it trusts who
 asks, and is trusted. So in both changes the operator's own certificate goes ahead, and the others'
 follow when all members have answered it.
 """
@@ -69,7 +69,7 @@ class Succession:
 
     @property
     def text(self) -> str:
-        """What is still to come; empty if nothing is."""
+        """The changes that are still to come; empty if none is."""
         former = sorted(name for name, one in self.held.items() if self.is_former(one))
         if former:
             text = f"the authority in {self.authority.name} is another now, and has yet to certify "

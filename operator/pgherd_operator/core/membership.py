@@ -96,8 +96,8 @@ def doomed_volumes(observed: Observed, group: Group) -> list[Step]:
 def remains(observed: Observed, group: Group) -> list[Step]:
     """Remove what those had who have left for good: certificates, services and files.
 
-    By the files it is known that something is left, so they go last. Whoever comes back on a volume
-    that was kept gets all of it anew.
+    By the files it is known that something is left, so they go last. A member that comes back on a
+    volume that was kept gets all of it anew.
     """
     authority, herd = group.authority, observed.cluster.name
     if authority is None or not authority.confirmed:
@@ -118,9 +118,9 @@ def remains(observed: Observed, group: Group) -> list[Step]:
 
 
 def _belongings(observed: Observed, number: int) -> Iterator[Delete]:
-    """What has to go of a member, in this order: cert-manager makes a secret that it misses.
+    """The objects of a member, in the order to remove them: cert-manager makes a missing secret.
 
-    What is going already may wait for somebody else.
+    One that is going already may wait for somebody else.
     """
     name = names.member(observed.cluster.name, number)
     certificate = names.certificate(observed.cluster.name, number)

@@ -363,7 +363,7 @@ class Observed:
     def certified(self) -> list[int]:
         """Numbers of the members that need a certificate: of the places, and of all that run.
 
-        Whoever runs on a volume that is being deleted may have the last vote that is needed.
+        A member on a volume that is being deleted may have the last vote that is needed.
         """
         running = {number for number, pod in self.pods.items() if not pod.deleting}
         return sorted(running | {seat.number for seat in self.seats()})

@@ -192,7 +192,7 @@ def _over(look: Look, now: datetime) -> Decision:
 
 
 def _unseen(look: Look, now: datetime) -> Decision:
-    """What did the job is gone, and its driver's word with it: it may have ended well."""
+    """The job's workload is gone, and its driver's word with it: it may have ended well."""
     runner = look.work.status.runner or "workload"
     text = f"nobody has seen how it ended: its {runner} is gone, "
     text += "deleted by hand or a day after its end"

@@ -63,12 +63,13 @@ def are_long(items: list[Item]) -> bool:
     Raises:
         msgspec.DecodeError: not what the event triggers write.
     """
+    commands = [record for table, _, records in items if not table for record in records]
+    if sum(map(len, commands)) <= LONG_BYTES:  # no text is longer than what it is captured in
+        return False
     size = 0
-    for table, _, records in items:
-        for record in records if not table else ():
-            captured = parse_captured(record)
-            for text in (captured.query, captured.quoted, captured.made, captured.sql):
-                size += len(text or "")
+    for captured in map(parse_captured, commands):
+        for text in (captured.query, captured.quoted, captured.made, captured.sql):
+            size += len(text or "")
     return size > LONG_BYTES
 
 
