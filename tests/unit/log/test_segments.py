@@ -613,6 +613,15 @@ def test_trim_removes_whole_segments_and_keeps_the_rest(tmp_path: Path) -> None:
     assert contents(log)[0].first == base + 1
 
 
+def test_trim_keeps_as_many_bytes_as_it_was_told(tmp_path: Path) -> None:
+    log = start(tmp_path, *((one,) for one in blocks(1, 40)))
+    for newest in range(41, 61):
+        log.persist(persist(new=blocks(newest, newest)))
+        base = log.trim(newest, keep_bytes=SEGMENT_BYTES)
+        assert base > 0
+        assert SEGMENT_BYTES <= log.bytes_after(base) <= 2 * SEGMENT_BYTES
+
+
 def test_nothing_is_written_after_a_failure(tmp_path: Path) -> None:
     start(tmp_path, blocks(1, 2)).close()
     directory = DyingDirectory(tmp_path, lives=100)

@@ -218,7 +218,7 @@ class SegmentLog:
 
         Args:
             position: the last position that may go.
-            keep_bytes: what stays all the same, for members that come back.
+            keep_bytes: so many of the newest stay all the same, for members that come back.
 
         Returns:
             The last position that is gone.
@@ -227,11 +227,13 @@ class SegmentLog:
             StorageFailed: the directory can't be changed.
         """
         with self._failing:
-            keep = max(1, keep_bytes // self._segment_bytes)
-            while len(self._segments) > keep and self._segments[1].first <= position + 1:
+            while len(self._segments) > 1:
+                last = self._segments[1].first - 1
+                if last > position or self.bytes_after(last) < keep_bytes:
+                    break
                 with self._lock:
                     segment = self._segments.pop(0)
-                    self._index.trim(self._segments[0].first - 1)
+                    self._index.trim(last)
                     self._close(segment)
                 self._directory.remove(segment.name)
                 self._directory.sync()
