@@ -372,6 +372,15 @@ async def test_a_local_transaction_that_did_not_commit_is_repaired_first(node: N
     assert node.chain.settled_gid == 12
 
 
+async def test_what_a_users_function_raises_repairs_nothing(node: Node) -> None:
+    node.local(11)
+    node.remote(12)
+    await settled()
+    await node.pipeline.end(0, RoundFailedError("PH002", "a CHECK says so", 1, raised=True))
+    assert node.repaired == []
+    assert node.pipeline.kinds == [["wait", "rows"], ["wait"]]
+
+
 async def test_a_token_is_passed_once_however_often_the_batch_is_tried(node: Node) -> None:
     node.remote(11)
     node.local(12)

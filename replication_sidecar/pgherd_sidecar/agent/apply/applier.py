@@ -243,7 +243,8 @@ class Applier:
                 await running
                 return
             except RoundFailedError as error:
-                if error.sqlstate == "PH002" and predecessor is not None:
+                waited = round_ is not statements and error.statement == 0
+                if error.sqlstate == "PH002" and waited and predecessor is not None:
                     await self._repair(predecessor)
                     work.predecessor = None
                 elif error.raised or error.sqlstate not in AGAIN_AT_ONCE or tries == AT_ONCE_MAX:
