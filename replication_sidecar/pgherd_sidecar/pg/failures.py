@@ -6,13 +6,14 @@ This is the one place that judges SQLSTATEs and exceptions of the apply path:
                  so is one that waited for a change of the same row of the catalog
     lost         the connection broke in the middle; if that goes on, the entry crashes the server
     disk         the disk is full: the entry waits, since a copy of the database needs room, too
-    memory       the server had no memory: the entry is tried again, with growing pauses
+    resources    the server lacked memory, open files or the like: the entry is tried again, with
+                 growing pauses
     failed       the server could not do it, and may do it the next time
     refused      the same entry will fail here each time: this database differs from the others'
 
 What is not refused at once becomes so when it fails the same way too often in a row (`patience`);
-who counts is ``agent.apply.attempts``. A full disk and a lack of memory never do. The depth of the
-stack and all other limits of a program (class 54) are refused at once: nothing changes them.
+who counts is ``agent.apply.attempts``. A full disk and a lack of resources never do. The depth of
+the stack and all other limits of a program (class 54) are refused at once: nothing changes them.
 
 A function of a user can RAISE any SQLSTATE, in a CHECK constraint say, and on some members only. So
 an error that PL/pgSQL raised is never taken for a full disk or an interruption.
@@ -42,10 +43,13 @@ class Trouble(Enum):
     INTERRUPTED = "interrupted"
     LOST = "lost"
     DISK = "disk"
-    MEMORY = "memory"
+    RESOURCES = "resources"
     FAILED = "failed"
     REFUSED = "refused"
 
+
+OUT_OF_MEMORY: Final = "53200"
+"""Of the machine, or of the memory that servers share, like the table of locks."""
 
 _INTERRUPTED: Final = frozenset(
     {
@@ -59,13 +63,14 @@ _INTERRUPTED: Final = frozenset(
         "57014",  # cancelled
     }
 )
+_SHORT: Final = frozenset({"53000", OUT_OF_MEMORY, "53400"})
 _RACES: Final = ("tuple concurrently updated", "tuple concurrently deleted")
 """PostgreSQL translates none of these, and gives them no SQLSTATE of their own."""
 _PATIENCE: Final = {
     Trouble.INTERRUPTED: None,
     Trouble.LOST: 10,
     Trouble.DISK: None,
-    Trouble.MEMORY: None,
+    Trouble.RESOURCES: None,
     Trouble.FAILED: 3,
     Trouble.REFUSED: 1,
 }
@@ -96,8 +101,8 @@ def trouble_of(sqlstate: str, message: str = "", *, raised: bool = False) -> Tro
     found = Trouble.REFUSED
     if sqlstate == "53100":
         found = Trouble.DISK
-    elif sqlstate == "53200":
-        found = Trouble.MEMORY
+    elif sqlstate in _SHORT:
+        found = Trouble.RESOURCES
     elif (
         sqlstate in _INTERRUPTED
         or sqlstate[:2] == "08"
@@ -105,8 +110,8 @@ def trouble_of(sqlstate: str, message: str = "", *, raised: bool = False) -> Tro
         or (sqlstate == "XX000" and message in _RACES)
     ):
         found = Trouble.INTERRUPTED
-    elif sqlstate[:2] in ("26", "53", "55", "58", "F0"):
-        found = Trouble.FAILED  # resources, objects that are not ready, failures of the system
+    elif sqlstate[:2] in ("26", "55", "58", "F0"):
+        found = Trouble.FAILED  # objects that are not ready, failures of the system
     return Trouble.FAILED if raised and found is not Trouble.REFUSED else found
 
 
@@ -158,7 +163,7 @@ def judge_error(error: BaseException) -> Judgement:  # noqa: PLR0911 - a table o
         case ServerGoneError() | psycopg.OperationalError() | psycopg.InterfaceError():
             return Judgement(Trouble.LOST, cause=str(error))
         case MemoryError():
-            return Judgement(Trouble.MEMORY, cause="the sidecar has no memory")
+            return Judgement(Trouble.RESOURCES, cause="the sidecar has no memory")
         case OSError():
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             return Judgement(Trouble.DISK if full else Trouble.LOST, cause=str(error))

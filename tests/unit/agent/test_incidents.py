@@ -113,7 +113,7 @@ def test_failures_of_two_kinds_by_turns_are_counted_each() -> None:
     assert attempts.failed(failure(Trouble.FAILED)) is not None
 
 
-@pytest.mark.parametrize("trouble", [Trouble.DISK, Trouble.MEMORY, Trouble.INTERRUPTED])
+@pytest.mark.parametrize("trouble", [Trouble.DISK, Trouble.RESOURCES, Trouble.INTERRUPTED])
 def test_what_only_lasts_never_becomes_a_divergence(trouble: Trouble) -> None:
     attempts = Attempts()
     for _ in range(1000):

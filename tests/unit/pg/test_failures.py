@@ -22,8 +22,9 @@ from pgherd_sidecar.pg.pipeline import NoConnectionError, RoundFailedError, Serv
         ("57P01", Trouble.INTERRUPTED),
         ("57P02", Trouble.INTERRUPTED),
         ("53100", Trouble.DISK),
-        ("53200", Trouble.MEMORY),
-        ("53400", Trouble.FAILED),
+        ("53200", Trouble.RESOURCES),
+        ("53000", Trouble.RESOURCES),
+        ("53400", Trouble.RESOURCES),
         ("55000", Trouble.FAILED),
         ("58030", Trouble.FAILED),
         ("54000", Trouble.REFUSED),
@@ -48,7 +49,7 @@ def test_a_race_for_a_row_of_the_catalog_is_tried_again(message: str) -> None:
     assert trouble_of("XX000", message, raised=True) is Trouble.FAILED
 
 
-@pytest.mark.parametrize("sqlstate", ["40001", "40P01", "53100", "53200", "57014", "57P01"])
+@pytest.mark.parametrize("sqlstate", ["40001", "40P01", "53000", "53100", "53200", "57P01"])
 def test_what_a_function_raises_is_never_taken_for_the_server_s_word(sqlstate: str) -> None:
     assert trouble_of(sqlstate, raised=True) is Trouble.FAILED
     assert trouble_of("23514", raised=True) is Trouble.REFUSED
@@ -68,13 +69,13 @@ def test_what_a_function_raises_is_never_taken_for_the_server_s_word(sqlstate: s
         (psycopg.errors.UndefinedTable("t"), Trouble.REFUSED),
         (psycopg.DataError("text fields cannot contain NUL bytes"), Trouble.REFUSED),
         (psycopg.errors.DiskFull("no space"), Trouble.DISK),
-        (psycopg.errors.OutOfMemory("no memory"), Trouble.MEMORY),
+        (psycopg.errors.OutOfMemory("no memory"), Trouble.RESOURCES),
         (psycopg.errors.AdminShutdown("shutdown"), Trouble.INTERRUPTED),
         (psycopg.OperationalError("server closed the connection"), Trouble.LOST),
         (psycopg.InterfaceError("the connection is closed"), Trouble.LOST),
         (ServerGoneError("connection closed"), Trouble.LOST),
         (NoConnectionError("too many clients already"), Trouble.INTERRUPTED),
-        (MemoryError(), Trouble.MEMORY),
+        (MemoryError(), Trouble.RESOURCES),
         (OSError(errno.ENOSPC, "no space"), Trouble.DISK),
         (ConnectionResetError("reset"), Trouble.LOST),
     ],
@@ -85,7 +86,7 @@ def test_an_exception_of_any_type_is_judged(error: BaseException, expected: Trou
 
 def test_what_has_to_do_with_the_machine_is_waited_for_as_long_as_it_lasts() -> None:
     for_ever = {trouble for trouble in Trouble if patience(trouble) is None}
-    assert for_ever == {Trouble.DISK, Trouble.MEMORY, Trouble.INTERRUPTED}
+    assert for_ever == {Trouble.DISK, Trouble.RESOURCES, Trouble.INTERRUPTED}
     assert patience(Trouble.REFUSED) == 1
     assert patience(Trouble.FAILED) == 3
 

@@ -16,7 +16,7 @@ _BRIEF_MAX_S = 1.0
 _WORDS = {
     Trouble.DISK: "the disk of its server is full; it goes on once there is room, and no copy of"
     " the database is made meanwhile",
-    Trouble.MEMORY: "its server has no memory for it; it goes on once there is some",
+    Trouble.RESOURCES: "its server lacks memory or open files; it goes on once there are some",
     Trouble.LOST: "the connection to its server breaks there",
     Trouble.INTERRUPTED: "something stood in its way",
     Trouble.FAILED: "its server could not do it",
@@ -70,7 +70,7 @@ class Attempts:
         crashed_s = _growing(self._crashes, _PAUSE_MAX_S)
         if self.last is None:
             return crashed_s
-        slow = self.last.trouble in (Trouble.DISK, Trouble.MEMORY)
+        slow = self.last.trouble in (Trouble.DISK, Trouble.RESOURCES)
         count = self._counts.get(self.last.trouble, 1)
         return max(crashed_s, _growing(count, _PAUSE_MAX_S if slow else _BRIEF_MAX_S))
 

@@ -29,7 +29,7 @@ _LONGEST_S: Final = 9.0
 """Before the other member waits no more."""
 _AT_ONCE: Final = 2
 """More questions than that are answered with nothing."""
-_PASSING: Final = (Trouble.INTERRUPTED, Trouble.LOST, Trouble.MEMORY)
+_PASSING: Final = (Trouble.INTERRUPTED, Trouble.LOST, Trouble.RESOURCES)
 _LACKS: Final = ("0A000", "22023", "42704", "42883", "58P01", "F0000")
 """A server says so of files, locales, zones and libraries that it lacks. Any other error may be a
 conflict with a command of another member, which the order decides."""

@@ -13,7 +13,7 @@ import structlog
 from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.base.errors import EntryFailedError
 from pgherd_sidecar.agent.server import startup
-from pgherd_sidecar.pg.failures import Trouble, judge_error
+from pgherd_sidecar.pg.failures import OUT_OF_MEMORY, judge_error
 
 log = structlog.get_logger()
 
@@ -38,4 +38,4 @@ async def free(config: NodeConfig, causes: Iterable[BaseException]) -> None:
 
 def _is_out_of_memory(error: BaseException) -> bool:
     found = error.failure if isinstance(error, EntryFailedError) else judge_error(error)
-    return found.trouble is Trouble.MEMORY
+    return found.sqlstate == OUT_OF_MEMORY
