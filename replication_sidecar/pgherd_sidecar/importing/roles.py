@@ -104,7 +104,13 @@ def _memberships(
             grant = sql.SQL("GRANT {} TO {}").format(
                 sql.Identifier(row["role"]), sql.Identifier(row["member"])
             )
-            yield _text(grant) + (" WITH ADMIN OPTION" if row["admin"] else "")
+            options = ["ADMIN OPTION"] if row["admin"] else []
+            # A herd before PostgreSQL 16 has neither, refuses the command, and so the import.
+            if row["inherits_instead"] is not None:
+                options.append(f"INHERIT {str(row['inherits_instead']).upper()}")
+            if row["may_set"] is False:
+                options.append("SET FALSE")
+            yield _text(grant) + (f" WITH {', '.join(options)}" if options else "")
 
 
 def _settings(rows: Sequence[dict[str, Any]], names: set[str]) -> Iterator[str]:

@@ -45,6 +45,12 @@ def test_a_connection_string_that_is_none_is_told_of_without_its_parts(dsn: str)
     assert "s3cr" not in str(raised.value)
 
 
+def _membership(role: str, member: str, **options: bool) -> dict[str, Any]:
+    """What the source says of one; without options as before PostgreSQL 16."""
+    row = {"role": role, "member": member, "admin": False, "may_set": None}
+    return row | {"inherits_instead": None} | options
+
+
 async def read(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> roles.SourceRoles:
     async def rows(_session: Any, name: str, **_values: Any) -> Any:
         return answers.get(name, [])
@@ -67,9 +73,9 @@ async def test_roles_come_with_what_they_may_and_their_passwords(
             ],
             "passwords": [{"name": 'o"k', "password": "md5it's"}],
             "memberships": [
-                {"role": "group", "member": 'o"k', "admin": True},
-                {"role": "app", "member": "postgres", "admin": False},
-                {"role": "pg_monitor", "member": "stranger", "admin": False},
+                _membership("group", 'o"k', admin=True),
+                _membership("app", "postgres"),
+                _membership("pg_monitor", "stranger"),
             ],
         },
     )
@@ -81,6 +87,29 @@ async def test_roles_come_with_what_they_may_and_their_passwords(
         'GRANT "group" TO "o""k" WITH ADMIN OPTION',
     )
     assert (found.made, found.kept, found.without_password) == (("group", 'o"k'), ("app",), ())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"may_set": True}, ""),
+        ({"may_set": True, "inherits_instead": False}, " WITH INHERIT FALSE"),
+        ({"may_set": False, "inherits_instead": True}, " WITH INHERIT TRUE, SET FALSE"),
+        ({"may_set": False, "admin": True}, " WITH ADMIN OPTION, SET FALSE"),
+    ],
+)
+async def test_a_membership_gives_no_more_than_at_the_source(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, bool], words: str
+) -> None:
+    found = await read(
+        monkeypatch,
+        {
+            "role_list": [{"name": "clerk", **_ROLE}],
+            "memberships": [_membership("app", "clerk", **options)],
+        },
+    )
+    assert found.commands[1:] == (f'GRANT "app" TO "clerk"{words}',)
+    assert len(pglast.parse_sql(found.commands[1])) == 1
 
 
 async def test_who_has_no_password_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,9 +202,12 @@ SELECT r.rolname AS name, r.rolsuper AS superuser, r.rolinherit AS inherit, r.ro
 SELECT a.rolname AS name, a.rolpassword AS password FROM pg_authid a WHERE a.rolpassword IS NOT NULL;
 
 -- name: memberships
-SELECT r.rolname AS role, m.rolname AS member, bool_or(a.admin_option) AS admin
+-- Before PostgreSQL 16 a membership has neither option: it inherits if its member does, and may be set.
+SELECT r.rolname AS role, m.rolname AS member, bool_or(a.admin_option) AS admin,
+       bool_or((to_jsonb(a) ->> 'set_option')::boolean) AS may_set,
+       nullif(bool_or((to_jsonb(a) ->> 'inherit_option')::boolean), m.rolinherit) AS inherits_instead
   FROM pg_auth_members a JOIN pg_roles r ON r.oid = a.roleid JOIN pg_roles m ON m.oid = a.member
- GROUP BY 1, 2 ORDER BY 1, 2;
+ GROUP BY 1, 2, m.rolinherit ORDER BY 1, 2;
 
 -- name: role_settings
 SELECT r.rolname AS role, s.setdatabase <> 0 AS here, c.setting
