@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from model_server import Violation
 from pgherd_sidecar.core.certification.certifier import AbortReason, Certifier, Conflict
 from pgherd_sidecar.core.certification.examination import Examination
 from pgherd_sidecar.core.commit import path as commit_path
@@ -47,6 +48,11 @@ class CommitBug:
     owner: Any
     attribute: str
     replacement: Any
+
+    def explains(self, error: AssertionError) -> bool:
+        """Whether it may have led to this: a violation, or an assertion of the product itself."""
+        name = str(error).split(":")[0] if isinstance(error, Violation) else "assert"
+        return name in self.found_by
 
 
 def _expire_as_abort(self: Outbox, one: UnderWay) -> None:

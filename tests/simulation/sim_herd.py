@@ -82,7 +82,8 @@ class HerdLog(World):
     def _pause(self) -> None:
         super()._pause()
         for node in self.nodes.values():
-            self.herd.node_of(node).stalled_until_s = node.paused_until
+            sidecar = self.herd.node_of(node)
+            sidecar.stalled_until_s = max(sidecar.stalled_until_s, node.paused_until)
 
 
 class HerdWorld(CommitWorld):
