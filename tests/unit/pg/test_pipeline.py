@@ -214,8 +214,9 @@ async def test_statements_that_were_not_used_for_long_are_closed(
     pipeline.prepare(b"stays", b"SELECT")
     rounds = ((b"a", b"stays"), (b"b",), (b"a",), (b"c", b"stays"), (b"d", b"e", b"f"), (b"c",))
     for names in rounds:
-        statements = [Prepared(name, (), ()) for name in names]
-        pipeline.provide(statements, lambda name: b"SELECT")
+        stay = {b"stays": b""}
+        statements = [Prepared(n, (), (), stay.get(n, b"SELECT")) for n in names]
+        pipeline.provide(statements)
         done = pipeline.run(statements)
         sent = connection.messages[-1]
         await connection.answer(*[_OK] * (len(sent) - 1), _SYNC)
