@@ -166,11 +166,12 @@ class Pipeline:
         for name in needed:
             self._passing.pop(name, None)
             self._passing[name] = None
+        # Before all else of the round, or the server would keep it if that were refused.
+        while len(self._passing) > max(KEPT_MAX, len(needed)):
+            self._close(next(iter(self._passing)))
         for name, query in needed.items():
             if name not in self._prepared:
                 self.prepare(name, query)
-        while len(self._passing) > max(KEPT_MAX, len(needed)):
-            self._close(next(iter(self._passing)))
 
     def _close(self, name: bytes) -> None:
         del self._passing[name]

@@ -226,6 +226,7 @@ async def test_statements_that_were_not_used_for_long_are_closed(
         assert sent[-1 - len(names) : -1] == [name.decode() for name in names]
     closed = [[word for word in sent if "DEALLOCATE" in word] for sent in connection.messages]
     assert closed[:4] == [[], [], [], ["DEALLOCATE b"]]
+    assert connection.messages[3][:2] == ["DEALLOCATE b", "prepare c"], "no refusal keeps it"
     assert sorted(closed[4]) == ["DEALLOCATE a", "DEALLOCATE c"]
     assert len(closed[5]) == 2, "one of three stays beside the new one"
     assert pipeline.knows(b"stays")
