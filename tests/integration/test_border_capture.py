@@ -156,6 +156,8 @@ MERGE INTO moved USING (VALUES (1), (2)) v (id) ON moved.id = v.id WHEN MATCHED 
         "DO $$ BEGIN " + MERGE + "k = 2; END $$",
         "DO $$ BEGIN EXECUTE '" + MERGE + "k = 2'; END $$",
         "PREPARE m AS " + MERGE + "k = 2; DO $$ BEGIN EXECUTE 'EXECUTE m'; END $$",
+        "EXECUTE by_protocol",
+        "DO $$ BEGIN EXECUTE 'EXECUTE by_protocol'; END $$",
         "DO $$ BEGIN EXECUTE E'/* \"\\nPL/pgSQL function f() */" + MERGE + "k = 2'; END $$",
         "SELECT moves()",
         MERGE + "k = moved.k + 2",
@@ -181,16 +183,41 @@ def test_merge_that_may_move_rows_to_another_partition_is_refused(
     )
     first = nodes.connect(0)
     run(first, "INSERT INTO moved VALUES (1, 1), (2, 2), (3, 1), (4, 1), (5, 2)")
+    first.pgconn.prepare(b"by_protocol", f"{MERGE} k = 2".encode())
     with pytest.raises(psycopg.errors.FeatureNotSupported, match="another partition"):
         run(first, statement)
     run(first, "ROLLBACK; DEALLOCATE ALL")
+    first.pgconn.prepare(b"kept_by_a_driver", f"{MERGE} k = 2".encode())
     for other in (
         "UPDATE moved SET k = 2 WHERE id IN (3, 4); UPDATE moved SET id = 10 WHERE id = 5",
         MERGE + "v = 'a'",
         "DO $$ BEGIN PERFORM 'merge'; UPDATE moved SET k = 1 WHERE id = 4; END $$",
+        "DO $$ BEGIN EXECUTE 'UPDATE moved SET k = 2 WHERE id = 4'; END $$",
     ):
         run(first, other)
     assert nodes.equal_rows("moved", "moved_1", "moved_21", "moved_22") is not None
+
+
+def test_merge_that_moves_rows_in_a_loop_is_refused(nodes: Nodes) -> None:
+    """A function runs the query of a loop where no entry of the stack quotes it."""
+    if nodes.app[0].info.server_version < 170000:
+        pytest.skip("MERGE has no RETURNING there")
+    run(nodes.app[0], "DROP TABLE IF EXISTS moved; DROP FUNCTION IF EXISTS loops, fetches")
+    nodes.create(
+        "CREATE TABLE moved (id int, k int, v text, PRIMARY KEY (id, k)) PARTITION BY LIST (k);"
+        "CREATE TABLE moved_1 PARTITION OF moved FOR VALUES IN (1);"
+        "CREATE TABLE moved_2 PARTITION OF moved FOR VALUES IN (2);"
+        "CREATE FUNCTION loops() RETURNS void LANGUAGE plpgsql AS $$ DECLARE r record;"
+        f" BEGIN FOR r IN {MERGE} k = 2 RETURNING moved.id LOOP END LOOP; END $$;"
+        "CREATE FUNCTION fetches() RETURNS void LANGUAGE plpgsql AS $$ DECLARE r record;"
+        f" c refcursor; BEGIN OPEN c FOR EXECUTE 'MER' || 'GE {MERGE.strip()[5:]} k = 2"
+        " RETURNING moved.id'; FETCH c INTO r; END $$"
+    )
+    run(nodes.app[0], "INSERT INTO moved VALUES (1, 1), (2, 1)")
+    for call in ("loops", "fetches"):
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="another partition"):
+            run(nodes.app[0], f"SELECT {call}()")
+    assert nodes.equal_rows("moved_1", "moved_2") == ["(1,1,)", "(2,1,)"]
 
 
 def test_the_foreign_key_of_a_single_partition_is_certified(nodes: Nodes) -> None:

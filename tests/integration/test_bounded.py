@@ -153,8 +153,9 @@ async def test_statements_for_rows_are_closed_at_the_server(
     pipeline.prepare(b"counts", count)
     try:
         for number in range(20):
-            statements = [Prepared(b"row_%d" % number, (), ()), Prepared(b"counts", (), ())]
-            pipeline.provide(statements, lambda name: b"SELECT")
+            row = Prepared(b"row_%d" % number, (), (), b"SELECT")
+            statements = [row, Prepared(b"counts", (), ())]
+            pipeline.provide(statements)
             await pipeline.run(statements)
     finally:
         pipeline.close()

@@ -94,14 +94,29 @@ def test_prepare_transaction_is_refused(emptied: Nodes) -> None:
     assert emptied.equal_rows("t") == []
 
 
-def test_our_cursor_is_not_there_before_commit(emptied: Nodes) -> None:
+@pytest.mark.parametrize("early", ["SET CONSTRAINTS ALL IMMEDIATE", "EXECUTE early"])
+def test_our_cursor_is_not_there_before_commit(emptied: Nodes, early: str) -> None:
     """A FETCH from it would have the transaction ordered before it has ended (C2)."""
     session = emptied.connect(0)
-    run(session, "BEGIN; INSERT INTO t VALUES (1); SET CONSTRAINTS ALL IMMEDIATE")
+    session.pgconn.prepare(b"early", b"SET CONSTRAINTS ALL IMMEDIATE")
+    run(session, f"BEGIN; INSERT INTO t VALUES (1); {early}")
     with pytest.raises(psycopg.errors.InvalidCursorName):
         run(session, "FETCH ALL FROM pgherd_commit")
     run(session, "ROLLBACK")
     assert emptied.equal_rows("t") == []
+
+
+@pytest.mark.parametrize("divided", [True, False])
+def test_the_protocol_may_prepare_what_fires_the_hook_early(emptied: Nodes, divided: bool) -> None:
+    """The message that executes it does not hold its words."""
+    session = emptied.connect(0)
+    session.pgconn.prepare(b"early", b"SET CONSTRAINTS ALL IMMEDIATE")
+    messages = ["BEGIN; INSERT INTO t VALUES (1)", "EXECUTE early", "CLOSE ALL"]
+    messages += ["EXECUTE early", "CLOSE ALL; INSERT INTO t VALUES (2)", "COMMIT"]
+    for message in messages if divided else ["; ".join(messages)]:
+        run(session, message)
+    assert run(session, "SELECT pgherd.last_commit_gid()") != [(None,)]  # else it is a leak
+    assert emptied.equal_rows("t") == ["(1,)", "(2,)"]
 
 
 @BY_CURSOR

@@ -65,6 +65,20 @@ async def test_dblink_of_the_users_is_refused_by_name(database: str) -> None:
     await install(database)
 
 
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+async def test_a_database_in_another_encoding_is_refused(herd: LocalHerd, encoding: str) -> None:
+    """Rows travel as JSON: the other members could not read the first one that is not ASCII."""
+    dsn = herd.dsn("n1")
+    query(dsn, f"CREATE DATABASE other ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    other = psycopg.conninfo.make_conninfo(dsn, dbname="other")
+    try:
+        with pytest.raises(psycopg.OperationalError, match=f"is {encoding}, and rows travel"):
+            await install(other)
+        assert query(other, "SELECT to_regnamespace('pgherd')") == [(None,)]
+    finally:
+        query(dsn, "DROP DATABASE other WITH (FORCE)")
+
+
 async def test_a_copy_by_template_takes_no_writes_until_it_is_an_ordinary_database(
     database: str,
 ) -> None:

@@ -10,7 +10,7 @@ Knows no SQL. Nothing survives the connection.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,11 +72,13 @@ class Prepared(msgspec.Struct, frozen=True):
 
     Attributes:
         formats: libpq's format code of each parameter.
+        query: its text, if it is one for ``provide``.
     """
 
     name: bytes
     parameters: Sequence[bytes | None]
     formats: Sequence[int]
+    query: bytes = b""
 
 
 @dataclass(slots=True)
@@ -154,23 +156,22 @@ class Pipeline:
         self._prepared.add(name)
         self._pending_prepares.append(name)
 
-    def provide(self, statements: Sequence[Prepared], query: Callable[[bytes], bytes]) -> None:
+    def provide(self, statements: Sequence[Prepared]) -> None:
         """Prepare what the next round needs, and close what was not used for the longest time.
 
         Args:
             statements: of the round.
-            query: the text of one that is not prepared, by its name.
         """
-        needed = {statement.name for statement in statements}
+        needed = {statement.name: statement.query for statement in statements if statement.query}
         for name in needed:
-            if name not in self._prepared:
-                self.prepare(name, query(name))
-            elif name not in self._passing:
-                continue  # it was prepared to stay
             self._passing.pop(name, None)
             self._passing[name] = None
+        # Before all else of the round, or the server would keep it if that were refused.
         while len(self._passing) > max(KEPT_MAX, len(needed)):
             self._close(next(iter(self._passing)))
+        for name, query in needed.items():
+            if name not in self._prepared:
+                self.prepare(name, query)
 
     def _close(self, name: bytes) -> None:
         del self._passing[name]

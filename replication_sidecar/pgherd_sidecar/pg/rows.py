@@ -28,6 +28,8 @@ _TEXT_OID = 25
 _BINARY = 1
 JOINT_MAX = 128
 """Joint statements prepared at most: there are as many as combinations of changes."""
+NAMES_MAX = 2000
+"""Statements kept at most: there are as many as sets of columns that clients update."""
 
 _LINK = sql.SQL("link AS (INSERT INTO pgherd.applied VALUES ({gid}::int8, {prev}::int8))")
 _CHECK = sql.SQL(
@@ -84,9 +86,8 @@ class RowStatements:
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
         self._shapes: dict[str, TableShape] = {}
-        self._names: dict[tuple[_Shape, bool], bytes] = {}
+        self._names: dict[tuple[_Shape, bool], tuple[bytes, bytes]] = {}  # name, text; see _named
         self._joint: set[_Shape] = set()
-        self._queries: dict[bytes, bytes] = {}
         self._count = 0
         self._apart: set[str] = set()
 
@@ -105,7 +106,6 @@ class RowStatements:
         self._shapes.clear()
         self._names.clear()
         self._joint.clear()
-        self._queries.clear()
         self._apart.clear()
 
     def key_columns(self, table: str) -> Sequence[int]:
@@ -130,10 +130,6 @@ class RowStatements:
         """From now on rows of known tables that move together are deleted and inserted."""
         self._apart.update(tables)
 
-    def query(self, name: bytes) -> bytes:
-        """The text of a statement."""
-        return self._queries[name]
-
     def prepared(self, plan: Plan, gid: int, prev: int) -> list[Prepared]:
         """The statements of a batch in order; the last one also adds its link to the chain."""
         stages = [part for stage in _stages(plan) for part in self._parts(stage)]
@@ -149,7 +145,7 @@ class RowStatements:
 
     def plain(self, plan: Plan) -> list[tuple[bytes, list[Records | int]]]:
         """The rows of a plan as queries and parameters, for an ordinary connection."""
-        return [(self.query(self._name(s, linked=False)), _values(s)) for s in _stages(plan)]
+        return [(self._named(s, linked=False)[1], _values(s)) for s in _stages(plan)]
 
     def copy(self, table: str) -> bytes | None:
         """The COPY that takes whole rows of a known table as CSV; None where it takes none.
@@ -169,7 +165,7 @@ class RowStatements:
 
     def plain_single(self, plan: Plan) -> list[tuple[bytes, list[Records | int]]]:
         """Like ``plain``, with one row in each query."""
-        return [(self.query(self._name([s], linked=False)), _values([s])) for s in rows_of(plan)]
+        return [(self._named([s], linked=False)[1], _values([s])) for s in rows_of(plan)]
 
     def link(self, gid: int, prev: int) -> Prepared:
         """The statement that adds nothing but a link to the chain."""
@@ -208,17 +204,21 @@ class RowStatements:
             for value in _values(stage)
         ]
         parameters += link
-        name = self._name(stage, linked=bool(link))
-        return Prepared(name, parameters, (_BINARY,) * len(parameters))
+        name, query = self._named(stage, linked=bool(link))
+        return Prepared(name, parameters, (_BINARY,) * len(parameters), query)
 
-    def _name(self, stage: list[Statement], *, linked: bool) -> bytes:
+    def _named(self, stage: list[Statement], *, linked: bool) -> tuple[bytes, bytes]:
+        """The name and the text of a statement; those that were not used for long are forgotten."""
         key = (_shape(stage), linked)
-        name = self._names.get(key)
-        if name is None:
+        named = self._names.pop(key, None)
+        if named is None:
             self._count += 1
-            name = self._names[key] = b"pgherd_%d" % self._count
-            self._queries[name] = self._text(stage, linked=linked).as_string(None).encode()
-        return name
+            text = self._text(stage, linked=linked).as_string(None).encode()
+            named = b"pgherd_%d" % self._count, text
+            if len(self._names) >= NAMES_MAX:
+                del self._names[next(iter(self._names))]
+        self._names[key] = named
+        return named
 
     def _text(self, stage: list[Statement], *, linked: bool) -> sql.Composable:
         if stage and stage[0].op is Op.TRUNCATE:

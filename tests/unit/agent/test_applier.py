@@ -41,10 +41,10 @@ class Pipeline:
     def prepare(self, name: bytes, query: bytes) -> None:
         self.texts[name] = query
 
-    def provide(self, statements: Sequence[Prepared], query: Callable[[bytes], bytes]) -> None:
+    def provide(self, statements: Sequence[Prepared]) -> None:
         for statement in statements:
             if not self.knows(statement.name):
-                self.prepare(statement.name, query(statement.name))
+                self.prepare(statement.name, statement.query)
 
     def run(self, statements: Sequence[Prepared], *, more: bool = False) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -43,10 +43,10 @@ class Connection:
     def prepare(self, name: bytes, query: bytes) -> None:
         self.texts[name] = query
 
-    def provide(self, statements: Sequence[Prepared], query: Callable[[bytes], bytes]) -> None:
+    def provide(self, statements: Sequence[Prepared]) -> None:
         for statement in statements:
             if not self.knows(statement.name):
-                self.prepare(statement.name, query(statement.name))
+                self.prepare(statement.name, statement.query)
 
     def run(self, statements: Sequence[Prepared]) -> "asyncio.Future[None]":
         self.executed += [self.texts[s.name].decode().split()[0] for s in statements]

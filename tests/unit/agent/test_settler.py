@@ -2,7 +2,7 @@
 
 import asyncio
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,10 +42,10 @@ class RepairServer:
     def prepare(self, name: bytes, query: bytes) -> None:
         self.queries[name] = query.decode()
 
-    def provide(self, statements: Sequence[Prepared], query: Callable[[bytes], bytes]) -> None:
+    def provide(self, statements: Sequence[Prepared]) -> None:
         for statement in statements:
             if not self.knows(statement.name):
-                self.prepare(statement.name, query(statement.name))
+                self.prepare(statement.name, statement.query)
 
     async def run(self, statements: Sequence[Prepared]) -> None:
         if self.error is not None:

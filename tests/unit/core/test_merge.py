@@ -238,6 +238,17 @@ def test_c10_a_delete_waits_for_the_insert_before_it() -> None:
     assert waves(plan) == [[("I", ["(1,,a,)"])], [("D", ["(1,,,)"])]]
 
 
+def test_c10_an_insert_waits_for_the_deletes_of_its_table_though_they_take_no_key_of_it() -> None:
+    excluding = [key(500, 3)]  # as an exclusion constraint has it, for inserted rows only
+    plan = merge(
+        rows("I(1,,a,)", pk=1, keys=excluding),
+        rows("D(1,,,)", pk=1),
+        rows("I(2,,a,)", pk=2, keys=excluding),
+    )
+    first, second = [("I", ["(1,,a,)"])], [("D", ["(1,,,)"]), ("I", ["(2,,a,)"])]
+    assert waves(plan) == [first, second]
+
+
 def test_c10_inserts_under_one_coarse_key_share_a_wave() -> None:
     coarse = [key(500, 3)]
     plan = merge(rows("I(1,,,)", pk=1, keys=coarse), rows("I(2,,,)", pk=2, keys=coarse))

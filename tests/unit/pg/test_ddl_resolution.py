@@ -70,6 +70,8 @@ def test_transaction_of_a_script_is_told_by_its_commands() -> None:
         ("CREATE TABLE", "SAVEPOINT s; CREATE TABLE a (); ROLLBACK TO s; CREATE TABLE b ()"),
         ("CREATE TABLE", "CREATE VIEW v AS SELECT 1"),
         ("CREATE TABLE", "SELECT 1"),
+        ("CREATE TABLE", "EXECUTE hidden; COMMIT; CREATE TABLE a ()"),
+        ("CREATE TABLE", "SAVEPOINT s; CREATE TABLE a (); ROLLBACK TO s; EXECUTE hidden"),
         ("CREATE TABLE", "CREATE TABLE a AS SELECT 1"),
         ("CREATE TABLE", "CREATE TABLE ("),
     ],
@@ -78,6 +80,11 @@ def test_statement_that_cannot_be_told_is_refused(tag: str, script: str) -> None
     with pytest.raises(DdlNotSupported) as refusal:
         resolve_commands([command(tag, script)])
     assert refusal.value.hint
+
+
+def test_execute_beside_all_commands_of_its_transaction_is_none() -> None:
+    script = "PREPARE p AS SELECT 1; EXECUTE p; CREATE TABLE a (); COMMIT; SELECT 1"
+    assert texts(command("CREATE TABLE", script)) == ["CREATE TABLE a ()"]
 
 
 def test_command_inside_a_function_is_quoted_in_the_stack() -> None:

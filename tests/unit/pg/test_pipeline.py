@@ -214,8 +214,9 @@ async def test_statements_that_were_not_used_for_long_are_closed(
     pipeline.prepare(b"stays", b"SELECT")
     rounds = ((b"a", b"stays"), (b"b",), (b"a",), (b"c", b"stays"), (b"d", b"e", b"f"), (b"c",))
     for names in rounds:
-        statements = [Prepared(name, (), ()) for name in names]
-        pipeline.provide(statements, lambda name: b"SELECT")
+        stay = {b"stays": b""}
+        statements = [Prepared(n, (), (), stay.get(n, b"SELECT")) for n in names]
+        pipeline.provide(statements)
         done = pipeline.run(statements)
         sent = connection.messages[-1]
         await connection.answer(*[_OK] * (len(sent) - 1), _SYNC)
@@ -225,6 +226,7 @@ async def test_statements_that_were_not_used_for_long_are_closed(
         assert sent[-1 - len(names) : -1] == [name.decode() for name in names]
     closed = [[word for word in sent if "DEALLOCATE" in word] for sent in connection.messages]
     assert closed[:4] == [[], [], [], ["DEALLOCATE b"]]
+    assert connection.messages[3][:2] == ["DEALLOCATE b", "prepare c"], "no refusal keeps it"
     assert sorted(closed[4]) == ["DEALLOCATE a", "DEALLOCATE c"]
     assert len(closed[5]) == 2, "one of three stays beside the new one"
     assert pipeline.knows(b"stays")

@@ -4,6 +4,7 @@ import struct
 import tracemalloc
 from collections.abc import Iterable
 
+import pytest
 from pgherd_sidecar.core.replication.merge import Op, Plan, Statement, Wave
 from pgherd_sidecar.pg.rows import JOINT_MAX, RowStatements, TableShape, text_array
 
@@ -42,7 +43,7 @@ def plan(*waves: Iterable[Statement]) -> Plan:
 
 
 def queries(rows: RowStatements, work: Plan) -> list[str]:
-    return [rows.query(statement.name).decode() for statement in rows.prepared(work, 9, 8)]
+    return [statement.query.decode() for statement in rows.prepared(work, 9, 8)]
 
 
 async def test_changes_of_different_tables_and_the_link_are_one_statement() -> None:
@@ -52,7 +53,7 @@ async def test_changes_of_different_tables_and_the_link_are_one_statement() -> N
     records = [text_array(["(0,x,)", "(1,x,)"]), text_array(["(0,x,)", "(1,x,)", "(2,x,)"])]
     assert list(one.parameters) == records + numbers
     assert list(one.formats) == [1] * 5
-    text = rows.query(one.name).decode()
+    text = one.query.decode()
     assert text.startswith('WITH "c1" AS (UPDATE a o SET v = n.v FROM unnest($1::text[]::a[]) n')
     assert "INSERT INTO b AS o (id, v) OVERRIDING SYSTEM VALUE SELECT n.id, n.v" in text
     assert "INSERT INTO pgherd.applied VALUES ($4::int8, $5::int8)" in text
@@ -98,7 +99,7 @@ async def test_what_may_be_gone_already_is_not_counted() -> None:
     assert one.parameters[2] == struct.pack("!q", 1)
     (alone,) = rows.prepared(plan([delete("a", Op.ERASE)]), 9, 8)
     assert len(alone.parameters) == 3
-    assert b"pgherd.expect" not in rows.query(alone.name)
+    assert b"pgherd.expect" not in alone.query
 
 
 async def test_equal_work_uses_the_same_statement_in_whatever_order_it_comes() -> None:
@@ -116,6 +117,20 @@ async def test_the_number_of_joint_statements_is_bounded() -> None:
     assert [len(statements) for statements in known] == [1] * JOINT_MAX + [2]
     again = rows.prepared(plan([update("a"), update("t0")]), 9, 8)
     assert [one.name for one in again] == [one.name for one in known[0]]
+
+
+async def test_statements_that_were_not_used_for_long_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clients may update one set of columns after the other, and there are very many."""
+    monkeypatch.setattr("pgherd_sidecar.pg.rows.NAMES_MAX", 3)
+    rows = await knowing("a", "b", "c", "d", "e")
+    names = [rows.prepared(plan([update(table)]), 9, 8)[0].name for table in "abcade"]
+    assert names[3] == names[0]
+    assert len(set(names)) == 5
+    again = [rows.prepared(plan([update(table)]), 9, 8)[0].name for table in "adeb"]
+    assert again[:3] == names[3:], "the last ones that were used"
+    assert again[3] not in names
 
 
 async def test_after_a_change_of_schema_no_old_statement_is_used() -> None:
@@ -160,7 +175,7 @@ async def test_rows_without_identity_are_taken_away_by_their_images_and_counted(
     rows = await bags()
     work = plan([Statement(Op.DELETE, "bag", "", ["(1,)", "(1,)", "(2,)"])])
     (one,) = rows.prepared(work, 9, 8)
-    text = rows.query(one.name).decode()
+    text = one.query.decode()
     assert text.startswith(
         'WITH "c1" AS (SELECT FROM generate_series(1, pgherd_gen.erase_7($1::text[], false)))'
     )
@@ -172,7 +187,7 @@ async def test_rows_without_identity_are_replaced_in_pairs() -> None:
     rows = await bags()
     work = plan([Statement(Op.REPLACE, "bag", "", ["(1,)", "(2,)", "(3,)", "(4,)"])])
     (one,) = rows.prepared(work, 9, 8)
-    assert b"pgherd_gen.erase_7($1::text[], true)" in rows.query(one.name)
+    assert b"pgherd_gen.erase_7($1::text[], true)" in one.query
     assert one.parameters[1] == struct.pack("!q", 2)
     parameters = [parameters for _, parameters in rows.plain_single(work)]
     assert parameters == [[["(1,)", "(2,)"], 1], [["(3,)", "(4,)"], 1]]
@@ -195,7 +210,7 @@ async def test_a_row_moves_from_its_old_key_to_its_new_one() -> None:
     assert rows.settable_columns("a") == "100"
     work = plan([Statement(Op.MOVE, "a", "110", ["(1,,)", "(2,x,)", "(3,,)", "(4,y,)"])])
     (one,) = rows.prepared(work, 9, 8)
-    text = rows.query(one.name).decode()
+    text = one.query.decode()
     assert "UPDATE a o SET id = m.id, v = m.v FROM unnest(($1::text[]))" in text
     assert text.count("o.id = n.id") == 1
     assert one.parameters[1] == struct.pack("!q", 2)
@@ -258,7 +273,7 @@ async def test_a_row_that_may_be_there_is_inserted_or_updated() -> None:
     (prepared,) = rows.prepared(
         Plan([Wave([Statement(Op.PUT, "t", "010", ["(1,x,)"])])]), gid=5, prev=4
     )
-    text = rows.query(prepared.name).decode()
+    text = prepared.query.decode()
     assert (
         "INSERT INTO t AS o (id, v) OVERRIDING SYSTEM VALUE SELECT n.id, n.v FROM"
         " unnest($1::text[]::t[]) n ON CONFLICT (id) DO UPDATE SET v = excluded.v RETURNING 1"

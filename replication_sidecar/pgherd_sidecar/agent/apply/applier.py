@@ -257,7 +257,7 @@ class Applier:
         else:
             await self._rows.learn_tables(self._unknown_tables(work))
             statements = self._merged(work)
-        self._pipeline.provide(statements, self._rows.query)
+        self._pipeline.provide(statements)
         return statements + [comparison(gid, body) for gid, body in work.compared.items()]
 
     def _look_ahead(self) -> None:

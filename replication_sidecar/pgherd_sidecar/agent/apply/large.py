@@ -239,7 +239,7 @@ class LargeTransaction:
             return
         statements = await asyncio.to_thread(self._rows.unlinked, plan)
         del plan
-        pipeline.provide(statements, self._rows.query)
+        pipeline.provide(statements)
         if statements:
             await pipeline.run(statements)
 

@@ -148,7 +148,7 @@ class RowWriter:
 
     async def _run(self, statements: Sequence[Prepared], tries: int = AT_ONCE_MAX) -> None:
         for _ in range(tries):
-            self._pipeline.provide(statements, self._rows.query)
+            self._pipeline.provide(statements)
             try:
                 await self._pipeline.run(statements)
             except RoundFailedError as error:

@@ -18,7 +18,8 @@ a wave truncations come first, then deletes, updates and inserts:
 * A writeset goes into the first wave after every wave in which an earlier one of the batch took
   one of its keys exclusively (NO KEY UPDATE or UPDATE mode), with two exceptions:
 * an insert may share the wave in which its key was last taken: what it inserts was deleted there
-  or before, and deletes run first;
+  or before, and deletes run first. A deleted row has no key of an exclusion constraint, so an
+  insert goes into no wave before one that deletes rows of its table;
 * an update of a row that the batch updated last is folded into that earlier update, if its
   writeset moved no row.
 
@@ -223,7 +224,7 @@ _INSERTS = {"I"}
 class _Batch:
     """Waves under construction. Keys are held without their mode bits."""
 
-    __slots__ = ("_columns", "_floor", "_taken", "_updates", "waves")
+    __slots__ = ("_columns", "_deleted", "_floor", "_taken", "_updates", "waves")
 
     def __init__(self, columns: Columns) -> None:
         self.waves: list[_Groups] = []
@@ -232,6 +233,7 @@ class _Batch:
         # key -> last wave in which it was taken, or a row inserted under it
         self._taken: dict[int, int] = {}
         self._updates: dict[int, _Update] = {}  # primary-key hash -> update, if it came last
+        self._deleted: dict[str, int] = {}  # table -> last wave that deletes rows of it
 
     def add(self, exclusive: list[int], items: list[Item]) -> None:
         """Add the next writeset, with the keys (and modes) that it took exclusively."""
@@ -251,8 +253,13 @@ class _Batch:
             wave = self._wave(keys, inserted)
         if not items:
             return
+        if "I" in operations:  # a deleted row has no key of an exclusion constraint
+            wave = max(wave, *(self._deleted.get(table, 0) for table, _, _ in items))
         if wave == len(self.waves):
             self.waves.append({})
+        if not operations.isdisjoint("DE"):
+            for table, _, _ in items:
+                self._deleted[table] = max(wave, self._deleted.get(table, 0))
         self._taken.update(dict.fromkeys(keys, wave))
         place = self._place_new if operations == _INSERTS else self._place
         for item in items:

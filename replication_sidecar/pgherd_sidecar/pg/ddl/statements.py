@@ -206,11 +206,19 @@ def _statements_at_top(query: str, captured: Sequence[Captured]) -> list[DdlStat
     """The statements of a message that one of its transactions executed, given its commands."""
     statements = parse_statements(query)
     tags = [command.tag for command in captured]
-    readings = [
-        part
-        for part in _transactions(statements)
-        if len(part) == len(tags) and all(map(_agrees, part, tags))
-    ]
+    undone = any(
+        isinstance(one.node, ast.TransactionStmt)
+        and one.node.kind == enums.TransactionStmtKind.TRANS_STMT_ROLLBACK_TO
+        for one in statements
+    )
+    readings: list[list[DdlStatement]] = []
+    hidden = False  # what the protocol has prepared may be a command, and EXECUTE does not tell it
+    for part in _transactions(statements):
+        told = [one for one in part if not isinstance(one.node, ast.ExecuteStmt)]
+        if len(told) == len(tags) and all(map(_agrees, told, tags)):
+            readings.append(told)
+        if len(told) < len(part) >= len(tags) and (undone or len(told) < len(tags)):
+            hidden = True
     last = readings[-1][0] if readings else statements[-1]
     refuse_uncertain_literals(
         query,
@@ -218,18 +226,20 @@ def _statements_at_top(query: str, captured: Sequence[Captured]) -> list[DdlStat
         next(place for place, one in enumerate(statements) if one is last),
         captured[0].standard_strings,
     )
-    if not readings or any(
-        [one.text for one in part] != [one.text for one in readings[0]] for part in readings
+    if (
+        hidden
+        or not readings
+        or any([one.text for one in part] != [one.text for one in readings[0]] for part in readings)
     ):
         raise DdlNotSupported(
             "it cannot be told which statements of the message this transaction executed",
-            "Send DDL statements one by one, or without ROLLBACK among them.",
+            "Send DDL statements one by one, or without ROLLBACK and EXECUTE among them.",
         )
     return readings[0]
 
 
 def _transactions(statements: Sequence[DdlStatement]) -> Iterator[list[DdlStatement]]:
-    """The DDL statements of each transaction that a message may commit."""
+    """The DDL statements, and EXECUTE, of each transaction that a message may commit."""
     part: list[DdlStatement] = []
     for statement in statements:
         node = statement.node
@@ -237,7 +247,7 @@ def _transactions(statements: Sequence[DdlStatement]) -> Iterator[list[DdlStatem
             if node.kind == enums.TransactionStmtKind.TRANS_STMT_COMMIT:
                 yield part
             part = []
-        elif _fires(node):
+        elif _fires(node) or isinstance(node, ast.ExecuteStmt):
             part.append(statement)
     yield part
 

@@ -9,6 +9,15 @@ CREATE SCHEMA IF NOT EXISTS pgherd;
 CREATE SCHEMA IF NOT EXISTS pgherd_gen;
 REVOKE ALL ON SCHEMA pgherd, pgherd_gen FROM PUBLIC;
 
+-- Rows travel as JSON, which is in UTF8. Bytes that are none would stop all members that have to read them.
+DO $$
+BEGIN
+    IF current_setting('server_encoding') <> 'UTF8' THEN
+        RAISE EXCEPTION 'the encoding of this database is %, and rows travel in UTF8', current_setting('server_encoding')
+            USING ERRCODE = '55000', HINT = 'Dump it, and load it into a database that was made with ENCODING ''UTF8''.';
+    END IF;
+END $$;
+
 -- Sessions find their connection to the sidecar by its name, and who may call dblink could put another one in its place. So
 -- there is no dblink for users.
 DO $$

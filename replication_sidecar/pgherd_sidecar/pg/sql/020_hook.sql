@@ -32,13 +32,18 @@ END $$;
 -- function) or as that word in the client's message. There each early firing needs an occurrence of the word of
 -- its own, so one more firing than there are occurrences is COMMIT's. `base` of a sentinel counts them;
 -- those inside functions don't count, or they would use up the words of others.
+-- A client may have prepared it by the protocol, and EXECUTE it by another message, which does not hold that word: then this
+-- one counts, too. Words that are too many only cost a firing each.
 CREATE OR REPLACE FUNCTION pgherd.fires_early(x xid8, tab text, base int8, message int8, nested bool) RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     now_at  int8 := extract(epoch FROM statement_timestamp()) * 1000000;
     seen    int8 := CASE WHEN tab = 'sentinel' AND message = now_at THEN base ELSE 0 END;
     query   text := lower(current_query() COLLATE "C");
-    words   int8 := (length(query) - length(replace(query, 'constraints', ''))) / length('constraints');
+    words   int8 := (length(query) - length(replace(query, 'constraints', ''))) / length('constraints')
+                  + CASE WHEN EXISTS (SELECT FROM pg_prepared_statements s
+                                       WHERE strpos(lower(s.statement COLLATE "C"), 'constraints') > 0)
+                         THEN (length(query) - length(replace(query, 'execute', ''))) / length('execute') ELSE 0 END;
 BEGIN
     IF NOT nested OR pgherd.caller_of_arm() LIKE 'PL/%' THEN
         IF seen < words THEN
@@ -69,7 +74,8 @@ BEGIN
     nested := position(E'\n' IN context) OPERATOR(pg_catalog.>) 0;
     IF pg_catalog.starts_with(query, 'prepare transaction') THEN
         PERFORM pgherd.refuse_prepare();
-    ELSIF nested OR position('constraints' IN query) OPERATOR(pg_catalog.>) 0 THEN
+    ELSIF nested OR position('constraints' IN query) OPERATOR(pg_catalog.>) 0
+          OR position('execute' IN query) OPERATOR(pg_catalog.>) 0 THEN
         IF pgherd.fires_early(NEW.xid, NEW.tab, NEW.base, NEW.pks[1], nested) THEN
             RETURN NULL;
         END IF;

@@ -336,7 +336,8 @@ BEGIN
 END $$;
 
 -- Is the statement a MERGE? The word stands in its text then: in the message of the client, in a statement of a function, in
--- an SQL function, or in what the session has prepared. A statement beside which it stands is taken for one: a text that
+-- an SQL function, in the query of a loop or of a cursor, or in what the session has prepared. What the protocol has prepared
+-- counts beside EXECUTE only, since drivers keep statements so. A statement beside which it stands is taken for one: a text that
 -- a user has written cannot be told from what PostgreSQL says of the others around it.
 CREATE OR REPLACE FUNCTION pgherd.refuse_move() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lc_messages = 'C' AS $$
@@ -350,9 +351,12 @@ BEGIN
                                       FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang AND l.lanname = 'sql'
                                      WHERE strpos(context, format('SQL function "%s" ', p.proname)) = 1));
     ELSIF context IS NULL OR context NOT LIKE 'SQL statement "%' THEN
-        context := concat(context, current_query());
+        -- A loop and a cursor run their query where no entry of the stack quotes it.
+        context := concat(context, current_query(), ' ', (SELECT string_agg(c.statement, ' ') FROM pg_cursors c));
     END IF;
-    context := concat(context, ' ', (SELECT string_agg(s.statement, ' ') FROM pg_prepared_statements s WHERE s.from_sql));
+    context := concat(context, ' ', ( -- PL/pgSQL's own EXECUTE stands in the stack, too
+        SELECT string_agg(s.statement, ' ') FROM pg_prepared_statements s
+         WHERE s.from_sql OR replace(context, ' at EXECUTE', '') ~* E'\\mexecute\\M'));
     IF context !~* E'\\mmerge\\M' THEN
         RETURN NEW;
     END IF;
