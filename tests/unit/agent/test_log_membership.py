@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,12 @@ async def test_who_has_the_certificate_of_a_service_is_no_peer_whatever_it_says(
             await writer.wait_closed()
         assert answer.refused == "no member can be called jobs"
         assert not node.host.peers.retired
+
+
+def test_who_does_not_say_in_unicode_where_it_is_can_not_join(tmp_path: Path) -> None:
+    said = '{"number":1,"host":"\ud800","port":1}'  # JSON has a word for it
+    joiner = replace(Trio(tmp_path).nodes["n1"].member, info=said)
+    assert "nothing is known of member n1" in unfit(joiner, Membership(), 8)
 
 
 def test_no_membership_makes_an_entry_that_stops_its_readers(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def contact(member: Member) -> Contact:
     """
     try:
         return msgspec.json.decode(member.info, type=Contact)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise NoContactError(f"nothing is known of member {member.name}: {error}") from error
 
 
