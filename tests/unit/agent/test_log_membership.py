@@ -1,5 +1,8 @@
 """Members of a running log come and go: who is linked, fed, refused, and told. C18"""
 
+import asyncio
+import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from pgherd_sidecar.agent.standing.views import no_majority
 from pgherd_sidecar.core.consensus import Block, Membership, Role
 from pgherd_sidecar.core.consensus.model.blocks import MEMBERSHIP
 from pgherd_sidecar.core.replication.entries import Members, iter_entries
+from pgherd_sidecar.env.network.frames import PROTOCOL_VERSION, Hello
 
 
 def voters(node: Node) -> tuple[str, ...]:
@@ -202,6 +206,40 @@ async def test_a_number_that_is_taken_is_not_given_again(tmp_path: Path) -> None
         leader.host.change_membership(join=herd.nodes["n2"].member)
         await herd.order(leader, 1)
         assert "n4" not in leader.host.membership.names
+
+
+@pytest.mark.parametrize("known", [0, 1 << 40])
+async def test_who_has_the_certificate_of_a_service_is_no_peer_whatever_it_says(
+    tmp_path: Path, known: int
+) -> None:
+    async with trio(tmp_path, start=False) as herd:
+        node = herd.alone("n1")
+        await node.start()
+        config = node.config
+        said = Hello(
+            PROTOCOL_VERSION,
+            str(config.cluster_id),
+            "jobs",
+            9,
+            certification_keys=config.limits.certification_keys,
+            slots=config.sequence_slots,
+            known=known,
+            yours="another disk",
+        )
+        reader, writer = await asyncio.open_connection("127.0.0.1", config.address.port)
+        writer.write(said.encode())
+        answer = Hello.decode(await reader.readexactly(int.from_bytes(await reader.readexactly(4))))
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        assert answer.refused == "no member can be called jobs"
+        assert not node.host.peers.retired
+
+
+def test_who_does_not_say_in_unicode_where_it_is_can_not_join(tmp_path: Path) -> None:
+    said = '{"number":1,"host":"\ud800","port":1}'  # JSON has a word for it
+    joiner = replace(Trio(tmp_path).nodes["n1"].member, info=said)
+    assert "nothing is known of member n1" in unfit(joiner, Membership(), 8)
 
 
 def test_no_membership_makes_an_entry_that_stops_its_readers(tmp_path: Path) -> None:

@@ -93,3 +93,27 @@ async def test_a_question_that_makes_no_sense_is_answered_with_nothing(tmp_path:
         assert await asking.polls.ask(["n2"], b"7", 1000) == {"n2": b"7"}
         gc.collect()  # then the loop is told of an exception that nobody has taken
         assert failed == []
+
+
+async def test_an_answer_to_a_former_process_is_none(tmp_path: Path) -> None:
+    release, asked = asyncio.Event(), asyncio.Event()
+
+    async def slow(data: bytes) -> bytes:
+        if data == b"before":
+            asked.set()
+            await release.wait()
+        return data
+
+    async with trio(tmp_path) as herd:
+        await herd.proposer()
+        asking, other = herd.nodes["n1"], herd.nodes["n2"].host
+        await until(lambda: len(asking.host.peers.linked) == 2)
+        other.polls.answer_by(slow)
+        former = asyncio.create_task(asking.host.polls.ask(["n2"], b"before", 1000))
+        await asked.wait()
+        await herd.stop("n1")
+        assert await former == {}
+        await herd.start("n1")
+        await until(lambda: "n2" in asking.host.peers.linked)
+        release.set()
+        assert await asking.host.polls.ask(["n2"], b"now", 10) == {"n2": b"now"}

@@ -1,6 +1,7 @@
 """Requests about the membership: what is told of it, and what is refused and why."""
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 from log_trio import NAMES, Node, Trio, trio
 from patience import until, wait_until_async
 from pgherd_sidecar.agent.admin.port import Refused, Unavailable
-from pgherd_sidecar.agent.membership.identity import StoredIdentity
+from pgherd_sidecar.agent.log.host import LogHost
+from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
 from pgherd_sidecar.agent.service.witness import Witness
 from pgherd_sidecar.agent.standing import views as views_module
 from pgherd_sidecar.agent.standing.views import Views, no_majority
@@ -189,6 +191,19 @@ async def test_a_witness_joins_where_the_logs_of_the_others_begin(tmp_path: Path
         await service.stop()
         await running
         identity.close()
+        await fourth.stop()
+    shutil.rmtree(fourth.config.data_dir / "log")
+    with pytest.raises(IdentityError, match="lost its log"):
+        StoredIdentity(fourth.config)
+
+
+async def test_a_witness_that_dies_before_it_has_a_log_starts_again(tmp_path: Path) -> None:
+    config = Trio(tmp_path, witnesses=("n3",)).nodes["n3"].config
+    identity = StoredIdentity(config)
+    host = LogHost(config, disk=identity.disk_id, on_failure=print, on_split=lambda: None)
+    Witness(config, host, identity)
+    identity.close()  # the process ends here
+    StoredIdentity(config).close()
 
 
 def test_two_owners_of_a_number_do_not_begin_with_the_same_incarnation(tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ def content(**changes: Any) -> dict[str, Any]:
 TLS = {"tls": {"directory": "/herd/n2/tls"}}
 
 
-def elsewhere() -> list[dict[str, Any]]:
+def elsewhere(host: str = "192.0.2.3") -> list[dict[str, Any]]:
     """The members when one of them is on another machine."""
     members = list(content()["members"])
-    return [*members[:2], members[2] | {"host": "192.0.2.3"}]
+    return [*members[:2], members[2] | {"host": host}]
 
 
 def renamed(name: str) -> list[dict[str, Any]]:
@@ -87,6 +87,8 @@ def test_it_cannot_be_changed() -> None:
         ({"number": 3}, "members do not contain n2 with number 3"),
         ({"members": content()["members"] * 2}, "names of the members are not unique"),
         ({"postgres": {"host": "/x", "port": 0}}, "postgres.port: "),
+        ({"postgres": {"host": "/x", "port": 1, "tcp_host": "n2..x"}}, "postgres.tcp_host: "),
+        ({"members": elsewhere("n" * 64), **TLS}, "members.2.host: "),
         ({"timing": {"election_timeout_ms": 100}}, "at least three heartbeat_ms"),
         ({"cluster_id": "one"}, "cluster_id: "),
         ({"members": elsewhere()}, "tls is missing: n3 is reached by 192.0.2.3"),

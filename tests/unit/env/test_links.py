@@ -13,7 +13,7 @@ from link_ends import CLUSTER, End, connection, ended, running
 from patience import until
 from pgherd_sidecar.core.consensus import Message, RemoteProtocolError
 from pgherd_sidecar.core.consensus.model.messages import Newer, Submit
-from pgherd_sidecar.env.network.connections import OutgoingConnection
+from pgherd_sidecar.env.network.connections import OutgoingConnection, Peer
 from pgherd_sidecar.env.network.frames import (
     HELLO_BYTES,
     PROTOCOL_VERSION,
@@ -79,6 +79,19 @@ async def test_a_peer_whose_port_is_closed_has_ended_and_one_that_hangs_up_has_n
             assert one.ended == []
         await until(lambda: one.ended)
     assert set(one.ended) == {"n2"}
+
+
+async def test_an_address_that_is_none_is_a_link_that_is_not_there() -> None:
+    failed: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    ports = {1: free_port(), 2: free_port()}
+    one, two = End(1, ports), End(2, ports)
+    one.links.set_peers([*one.links.peers.values(), Peer("n3", 3, "no..machine", 1)])
+    with structlog.testing.capture_logs() as logs:
+        async with running(one, two):
+            await until(lambda: "n2" in one.links.up)
+            await until(lambda: failed or any(line.get("peer") == "n3" for line in logs))
+    assert failed == []
 
 
 async def test_a_member_of_another_cluster_is_refused_and_both_clusters_named_once() -> None:

@@ -6,7 +6,14 @@ from uuid import uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgherd_sidecar.core.consensus import Identity, Member, Membership, SplitMessage, View
+from pgherd_sidecar.core.consensus import (
+    Identity,
+    Member,
+    Membership,
+    RemoteProtocolError,
+    SplitMessage,
+    View,
+)
 from pgherd_sidecar.core.consensus import objection as stranger
 from pgherd_sidecar.core.consensus.model.blocks import LogIndex
 from pgherd_sidecar.core.consensus.model.effects import Control
@@ -109,6 +116,15 @@ def test_c21_they_go_on_with_the_most_advanced_log_in_a_term_that_nobody_has_see
     found = founding(consents)
     assert (found.seed, found.term) == ("n2", 10)
     assert founding(reversed(consents)) == found
+
+
+@pytest.mark.parametrize("number", ["Infinity", "1e999", "NaN"])
+def test_what_is_no_number_is_of_no_split(number: str) -> None:
+    member = '["n1","disk",0,false,""]'
+    parties = f'["{uuid4()}",[["n1","disk"]],false,[[{member},'
+    assert SplitMessage.decode(f"{parties}1,1,1]]]".encode()).consents
+    with pytest.raises(RemoteProtocolError):
+        SplitMessage.decode(f"{parties}{number},1,1]]]".encode())
 
 
 def test_nobody_consents_before_all_are_willing() -> None:

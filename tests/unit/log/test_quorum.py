@@ -144,3 +144,10 @@ def test_a_membership_survives_its_encoding(membership: Membership) -> None:
 def test_garbage_is_no_membership(garbage: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         Membership.decode(garbage)
+
+
+@pytest.mark.parametrize("number", ["Infinity", "1e999", "NaN"])
+@pytest.mark.parametrize("text", ["[{},[],[]]", '[1,[[{},[["n1","",0,false,""]]]],[]]'])
+def test_what_is_no_number_is_no_membership(text: str, number: str) -> None:
+    with pytest.raises(RemoteProtocolError):
+        Membership.decode(text.format(number).encode())

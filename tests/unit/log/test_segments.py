@@ -165,6 +165,17 @@ def test_reading_starts_at_the_block_asked_for_and_respects_the_limit(
     assert log.read(46, 1000) == ()
 
 
+def test_a_block_too_large_for_an_emptied_segment_takes_its_place(tmp_path: Path) -> None:
+    log = start(tmp_path / "log", blocks(1, 1))
+    new = (*blocks(1, 1, term=2, size=2 * SEGMENT_BYTES), *blocks(2, 20, term=2))
+    log.persist(persist(truncate=0))
+    log.persist(persist(new=new))
+    log.trim(0)  # nothing of it may go
+    assert contents(log) == new
+    log.close()
+    assert contents(open_log(tmp_path / "log")) == new
+
+
 def test_a_block_larger_than_a_segment_gets_one_of_its_own(tmp_path: Path) -> None:
     written = (*blocks(1, 2), *blocks(3, 3, size=5 * SEGMENT_BYTES), *blocks(4, 5))
     start(tmp_path, written).close()

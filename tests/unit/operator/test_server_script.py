@@ -107,6 +107,17 @@ def test_a_founder_s_volume_is_filled_from_a_snapshot_once(founder: dict[str, st
         assert (etc / "seeded").read_text() == told
 
 
+def test_nothing_of_a_database_that_appears_is_in_memory_only(
+    founder: dict[str, str], tmp_path: Path
+) -> None:
+    program = tmp_path / "bin" / "sync"
+    program.write_text('#!/bin/sh\necho "$*" >>"$PGHERD_ETC/synced"\n')
+    program.chmod(0o755)
+    assert seed(founder, "s3://bucket/a").returncode == 0
+    synced = (Path(founder["PGHERD_ETC"]) / "synced").read_text()
+    assert synced == f"{founder['PGDATA']}.new/postgresql.conf\n"
+
+
 def test_a_source_that_is_not_reached_is_told_of_without_parts_of_its_password(
     founder: dict[str, str], tmp_path: Path
 ) -> None:

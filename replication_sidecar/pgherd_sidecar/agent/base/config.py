@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pgherd_sidecar.agent.base.defaults import (
     FINGERPRINT_EVERY,
@@ -27,6 +27,14 @@ Milliseconds = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
 
 
+def _that_can_be_looked_up(host: str) -> str:
+    host.encode("idna")  # as whoever connects does; the log tells all members of it
+    return host
+
+
+Host = Annotated[str, AfterValidator(_that_can_be_looked_up)]
+
+
 class ConfigError(Exception):
     """The configuration file cannot be used; the message is one line and names the file."""
 
@@ -40,7 +48,7 @@ class MemberAddress(_Section):
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
     number: Annotated[int, Field(ge=1, le=1023, description="stable; interleaves the sequences")]
-    host: Annotated[str, Field(min_length=1, description="address of the peer port")]
+    host: Annotated[Host, Field(min_length=1, description="address of the peer port")]
     port: Annotated[Port, Field(description="TCP port of the ordered log")]
     witness: Annotated[bool, Field(description="log and vote, no database")] = False
 
@@ -53,7 +61,7 @@ class PostgresAddress(_Section):
     user: Annotated[str, Field(description="a superuser")] = "postgres"
     database: Annotated[str, Field(description="the one replicated database")] = "app"
     tcp_host: Annotated[
-        str, Field(description="address at which other members reach it to copy it; empty: none")
+        Host, Field(description="address at which other members reach it to copy it; empty: none")
     ] = ""
 
 

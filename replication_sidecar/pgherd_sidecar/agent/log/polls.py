@@ -6,6 +6,7 @@ nothing about the order. Nothing survives a restart.
 
 import asyncio
 import contextlib
+import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -36,7 +37,8 @@ class Polls:
         self._peers = peers
         self._answerer: Answerer | None = None
         self._answering: set[asyncio.Task[None]] = set()
-        self._asked = 0
+        # answers to a former process of this member fit no question of this one
+        self._asked = secrets.randbits(62)
         self._open: dict[int, dict[str, bytes]] = {}
         self._news = asyncio.Event()
 

@@ -310,6 +310,9 @@ class Peers:
 
     def _objection(self, hello: Hello) -> str:
         """Say why the sender of a hello is no peer; empty if it is one."""
+        refusal = roster.reserved(hello.name)
+        if refusal:
+            return refusal
         self._retire_if_founded_before(hello)
         if self.retired:
             return self.retired

@@ -55,7 +55,7 @@ def contact(member: Member) -> Contact:
     """
     try:
         return msgspec.json.decode(member.info, type=Contact)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise NoContactError(f"nothing is known of member {member.name}: {error}") from error
 
 
@@ -160,10 +160,13 @@ def numbers(membership: Membership) -> tuple[int, ...]:
     return tuple(sorted({contact(m).number for m in membership.members if not m.witness}))
 
 
+def reserved(name: str) -> str:
+    """Say that no member can have a name, whose certificate is in other hands; empty if one can."""
+    return f"no member can be called {name}" if name in SERVICES else ""
+
+
 def taken(name: str, number: int, membership: Membership) -> str:
     """Say why a member can't have a name and number; empty if it can."""
-    if name in SERVICES:
-        return f"no member can be called {name}"
     for member in membership.members:
         known = contact(member).number
         if member.name != name and number == known:
@@ -189,4 +192,8 @@ def unfit(join: Member, membership: Membership, slots: int) -> str:
         return f"{join.name} does not say on which disk it is"
     if not (join.witness or join.reader) and not 1 <= number <= slots:
         return f"number {number} of {join.name} is not one of 1 to {slots} (sequence_slots)"
-    return of_another_disk(join.name, join.disk, membership) or taken(join.name, number, membership)
+    return (
+        reserved(join.name)
+        or of_another_disk(join.name, join.disk, membership)
+        or taken(join.name, number, membership)
+    )

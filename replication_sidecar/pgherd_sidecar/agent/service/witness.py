@@ -34,8 +34,7 @@ class Witness(LogListener):
         self.subscriptions = None
         self._config = config
         self._host = host
-        self._split_from = identity.split_from
-        self._incarnation = identity.incarnation or identity.next_incarnation()
+        self._identity = identity
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         host.listen(self)
@@ -45,6 +44,8 @@ class Witness(LogListener):
 
         That loses nothing: whoever is behind votes truthfully, and what it lacks is committed.
         """
+        if not self._identity.incarnation:  # from now on there is a log that it can lose
+            await asyncio.to_thread(self._identity.next_incarnation)
         while not self._stopping.is_set():
             beginning = self._host.extent.beginning
             if self._host.extent.behind and self._host.extent.may_begin_after(beginning):
@@ -69,11 +70,11 @@ class Witness(LogListener):
         return {
             "name": self._config.name,
             "cluster_id": str(self._config.cluster_id),
-            "split_from": self._split_from,
+            "split_from": self._identity.split_from,
             "disk_id": self._host.disk,
             "state": "departed" if self._host.peers.has_left else "witness",
             "reason": self._reason(),
-            "incarnation": self._incarnation,
+            "incarnation": self._identity.incarnation,
             **self._host.status(),
             **self.views.status(),
         }

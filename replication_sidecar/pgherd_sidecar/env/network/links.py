@@ -289,7 +289,8 @@ class Links:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 await loop.create_connection(lambda: connection, peer.host, peer.port)
-        except OSError as error:  # TimeoutError is one
+        # ValueError: no machine can have that name. What a joiner says of itself is in the log.
+        except (OSError, ValueError) as error:  # TimeoutError is an OSError
             connection.abandon()
             if isinstance(error, ConnectionRefusedError) and peer.name not in self._incoming:
                 self._on_ended(peer.name)

@@ -385,8 +385,13 @@ class SegmentLog:
                 self._cache.append(block)
 
     def _roll(self, block: Block) -> None:
-        """Begin a new segment with `block`; all of the segment before is durable."""
-        previous = self._segments[-1].first if self._segments else 0
+        """Begin a new segment with `block`; all of the segment before is durable.
+
+        An empty one that is too small for the block goes: the new one has its name.
+        """
+        newest = self._segments[-1] if self._segments else None
+        empty = newest is not None and newest.first == block.first
+        previous = 0 if newest is None else newest.previous if empty else newest.first
         header = Segment.header(block.first, previous, self._index)
         size = max(self._segment_bytes, len(header) + record_size(block))
         name = f"{block.first:020}{SUFFIX}"
@@ -402,8 +407,10 @@ class SegmentLog:
             self._directory.sync()
         segment = Segment(name, self._directory)
         with self._lock:
-            if self._segments:
-                self._keep_open(self._segments[-1])
+            if empty:
+                self._close(self._segments.pop())
+            elif newest is not None:
+                self._keep_open(newest)
             self._segments.append(segment)
         self._save_control(None)  # if this segment is lost with all that will be in it, that shows
 

@@ -234,7 +234,7 @@ class Membership:
                 tuple(map(Member.of, learners)),
                 int(position),
             )
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise RemoteProtocolError(f"not a membership: {error}") from error
         if len(membership.views) > 2 or membership.encode() != data:
             raise RemoteProtocolError("not a membership as members encode it")

@@ -98,7 +98,7 @@ class SplitMessage:
                 Consent(Member.of(row), int(term), int(last_term), int(last))
                 for row, term, last_term, last in rows
             )
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise RemoteProtocolError(f"not of a split: {error}") from error
         message = cls(plan, consents)
         if message.encode() != data or not {one.party for one in consents} <= {*plan.parties}:
