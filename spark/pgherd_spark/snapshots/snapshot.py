@@ -151,6 +151,8 @@ async def _take_up(
         return False
     try:
         async with owning(members, job["marker"]):
+            if store.size(MANIFEST) is not None:
+                return False  # its job was at work until a moment ago, and has finished it
             try:
                 await _finish(cluster, members, options, name, job["marker"], say)
             except (MarkerGoneError, ChangedError) as error:
