@@ -43,6 +43,12 @@ class _Marker:
     lease: asyncio.TimerHandle | None = None
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    async def close(self) -> None:
+        if self.lease is not None:
+            self.lease.cancel()
+        if self.connection is not None:
+            await self.connection.close()
+
 
 class Markers:
     """The markers of one node."""
@@ -97,7 +103,10 @@ class Markers:
             except psycopg.Error as error:
                 marker.refusal = f"node {self._config.name} can't open a snapshot: {error}"
                 log.warning("marker.refused", marker=marker_id, error=str(error))
-            self._extend(marker_id, marker)
+            if self._markers.get(marker_id) is marker:
+                self._extend(marker_id, marker)
+            else:  # it was given up while it was opened, and nobody else would close it
+                await marker.close()
         if not marker.ready.done():
             marker.ready.set_result(gid)
 
@@ -167,12 +176,8 @@ class Markers:
     async def drop(self, marker_id: str) -> None:
         """Give the snapshot up."""
         marker = self._markers.pop(marker_id, None)
-        if marker is None:
-            return
-        if marker.lease is not None:
-            marker.lease.cancel()
-        if marker.connection is not None:
-            await marker.connection.close()
+        if marker is not None:
+            await marker.close()
 
     async def close(self) -> None:
         """Give all up."""
