@@ -10,6 +10,8 @@ most. Nothing survives a restart.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,20 +159,17 @@ class Markers:
 
     async def tables(self, marker_id: str) -> dict[str, checksum.TableChecksum]:
         """See ``pg.comparison.checksum``; so the next two."""
-        marker, connection = self._held(marker_id)
-        async with marker.busy:
+        async with self._reading(marker_id) as connection:
             return await checksum.table_checksums(connection)
 
     async def buckets(self, marker_id: str, table: str) -> dict[int, str]:
         """Checksums of the table's buckets."""
-        marker, connection = self._held(marker_id)
-        async with marker.busy:
+        async with self._reading(marker_id) as connection:
             return await checksum.bucket_checksums(connection, table)
 
     async def keys(self, marker_id: str, table: str, bucket: int) -> dict[str, str]:
         """Checksums of the rows of a bucket, by key."""
-        marker, connection = self._held(marker_id)
-        async with marker.busy:
+        async with self._reading(marker_id) as connection:
             return await checksum.key_checksums(connection, table, bucket)
 
     async def drop(self, marker_id: str) -> None:
@@ -183,6 +182,14 @@ class Markers:
         """Give all up."""
         for marker_id in list(self._markers):
             await self.drop(marker_id)
+
+    @asynccontextmanager
+    async def _reading(self, marker_id: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Around what reads the snapshot, which is in use until that is done."""
+        marker, connection = self._held(marker_id)
+        async with marker.busy:
+            yield connection
+        self._extend(marker_id, marker)
 
     def _held(self, marker_id: str) -> "tuple[_Marker, psycopg.AsyncConnection[Any]]":
         marker = self._markers.get(marker_id)
@@ -204,6 +211,10 @@ class Markers:
         marker.lease = self._loop.call_at(until_s, self._expire, marker_id)
 
     def _expire(self, marker_id: str) -> None:
+        marker = self._markers.get(marker_id)
+        if marker is not None and marker.busy.locked() and self._loop.time() < marker.ends_s:
+            self._extend(marker_id, marker)
+            return
         log.warning("marker.expired", marker=marker_id)
         dropping = asyncio.ensure_future(self.drop(marker_id))
         self._expiring.add(dropping)
