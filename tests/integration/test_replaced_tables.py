@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,13 @@ _TRAP = """
 _SWAP = """
     ALTER TABLE public.t RENAME TO t_old;
     CREATE TABLE public.t (LIKE public.t_old INCLUDING ALL);
+"""
+_CAST = """
+    CREATE TYPE public.mood AS ENUM ('glad');
+    CREATE FUNCTION public.evil(public.mood) RETURNS json LANGUAGE plpgsql AS
+    $$ BEGIN RAISE 'evil() runs as %', current_user; END $$;
+    CREATE CAST (public.mood AS json) WITH FUNCTION public.evil(public.mood);
+    ALTER TABLE public.t ADD COLUMN m public.mood DEFAULT 'glad', ADD COLUMN to_json text;
 """
 REPLACED = pytest.mark.parametrize("command", [_TRAP, _SWAP, "TRUNCATE public.t"])
 
@@ -118,6 +126,24 @@ def test_a_task_reads_nothing_under_the_name_of_a_table_that_was_replaced(
         do(mallory, command)
         with pytest.raises(TableChangedError):
             bucket_sums(part, 1)
+
+
+@pytest.fixture
+def with_cast(mallory: str) -> Iterator[str]:
+    """The owner of the table, in which a column is called as a function that uses a cast of his."""
+    do(mallory, _CAST)
+    yield mallory
+    do(mallory, "DROP CAST (public.mood AS json)")
+
+
+def test_a_column_that_was_dropped_is_not_taken_for_a_function_of_the_row(
+    conninfo: str, with_cast: str
+) -> None:
+    table = Table("public.t", ("id", "to_json"), ("integer", "text"), ("id",), ("id", "to_json"))
+    with a_part(conninfo) as part:
+        do(with_cast, "ALTER TABLE public.t DROP COLUMN to_json")
+        with pytest.raises(TableChangedError, match="columns were changed"):
+            bucket_sums(replace(part, table=table), 1)
 
 
 @NEEDS_PYARROW

@@ -221,7 +221,7 @@ def _rows(part: Part) -> Iterator[Values]:
     """The rows of a part as text."""
     table: Table = part.table
     values = sql.SQL(", ").join(
-        _SQL["text"].format(column=sql.Identifier("t", column)) for column in table.stored
+        _SQL["text"].format(column=sql.Identifier(column)) for column in table.stored
     )
     with reading(part.source) as connection:
         query = _SQL["rows"].format(
