@@ -174,6 +174,14 @@ async def test_verify_reads_what_is_as_it_was(conninfo: str, mallory: str, kind:
         assert len(await checksum.bucket_checksums(connection, "public.t")) == 1
 
 
+async def test_verify_looks_into_a_table_that_has_a_column_called_bucket(
+    conninfo: str, mallory: str
+) -> None:
+    do(mallory, "ALTER TABLE public.t ADD COLUMN bucket int")
+    async with at_a_moment(conninfo) as connection:
+        assert await checksum.bucket_checksums(connection, "public.t")
+
+
 @REPLACED
 async def test_verify_reads_nothing_under_the_name_of_a_table_that_was_replaced(
     conninfo: str, mallory: str, command: str

@@ -108,10 +108,10 @@ SELECT count(*), sum(hashtextextended({row}::text, 0)), sum(hashtextextended({ro
   FROM {table} t;
 
 -- name: buckets
-SELECT (hashtextextended(ROW({key})::text, 2) & 1023)::int AS bucket,
+SELECT (hashtextextended(ROW({key})::text, 2) & 1023)::int,
        sum(hashtextextended({row}::text, 0)), sum(hashtextextended({row}::text, 1))
   FROM {table} t
- GROUP BY bucket;
+ GROUP BY 1;
 
 -- name: keys
 SELECT ROW({key})::text, hashtextextended({row}::text, 0), hashtextextended({row}::text, 1), {leaf}
