@@ -182,6 +182,25 @@ async def test_verify_looks_into_a_table_that_has_a_column_called_bucket(
         assert await checksum.bucket_checksums(connection, "public.t")
 
 
+async def test_verify_reads_rows_without_the_columns_that_were_added(
+    conninfo: str, mallory: str
+) -> None:
+    async with at_a_moment(conninfo) as before, at_a_moment(conninfo) as after:
+        found = await checksum.table_checksums(before)
+        await before.execute("ROLLBACK")
+        do(mallory, "ALTER TABLE public.t ADD COLUMN w int DEFAULT 7")
+        assert await checksum.table_checksums(after) == found
+
+
+async def test_verify_reads_nothing_of_a_table_that_has_lost_a_column(
+    conninfo: str, with_cast: str
+) -> None:
+    async with at_a_moment(conninfo) as connection:
+        do(with_cast, "ALTER TABLE public.t DROP COLUMN to_json")
+        with pytest.raises(checksum.TableChangedError, match=r"public\.t has lost a column"):
+            await checksum.table_checksums(connection)
+
+
 @REPLACED
 async def test_verify_reads_nothing_under_the_name_of_a_table_that_was_replaced(
     conninfo: str, mallory: str, command: str

@@ -46,7 +46,8 @@ class Server:
 
     async def find_table(self, *_: object) -> Table:
         rows = sql.Composed([sql.Identifier("public", "t")])
-        return Table("public.t", rows, False, True, "c", self._key, True, 1, "{}", None)
+        names = tuple(name for name, _ in self._key)
+        return Table("public.t", rows, False, True, "c", names, self._key, True, 1, "{}", None)
 
 
 @pytest.mark.parametrize(

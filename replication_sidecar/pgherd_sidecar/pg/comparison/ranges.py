@@ -144,7 +144,7 @@ def _record(table: Table) -> sql.Composed:
 
 
 def _columns(table: Table) -> sql.Composed:
-    return sql.SQL(", ").join(sql.Identifier("t", column) for column, _ in table.key)
+    return sql.SQL(", ").join(sql.Identifier(column) for column, _ in table.key)
 
 
 def _literals(table: Table, key: Key) -> sql.Composed:
@@ -165,5 +165,5 @@ def _type(name: LiteralString) -> sql.Composable:
 def _values(table: Table) -> sql.Composed:
     """The columns of the key as text, by the output functions of their types."""
     return sql.SQL(", ").join(
-        sql.SQL("format('%s', {})").format(sql.Identifier("t", column)) for column, _ in table.key
+        sql.SQL("format('%s', {})").format(sql.Identifier(column)) for column, _ in table.key
     )
