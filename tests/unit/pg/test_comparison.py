@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 import pytest
+from pgherd_sidecar.pg.comparison import indexes
 from pgherd_sidecar.pg.comparison.checksum import (
     STATEMENTS,
     TableChangedError,
@@ -49,3 +50,12 @@ async def test_a_column_that_was_dropped_is_told_as_any_other_change() -> None:
     query = sql.SQL("SELECT hashtextextended({}::text, 0)").format(table.row)
     with pytest.raises(TableChangedError, match=r"public\.t has lost a column"):
         await read_unchanged(server, table, query)
+
+
+@pytest.mark.parametrize("error", [errors.IoError("bad disk"), errors.IndexCorrupted("bad disk")])
+async def test_an_index_that_can_t_be_read_from_its_disk_is_at_fault(error: errors.Error) -> None:
+    class Disk:
+        async def execute(self, *_: object) -> None:
+            raise error
+
+    assert await indexes.check(cast(AsyncConnection[Any], Disk()), "public.i") == "bad disk"
