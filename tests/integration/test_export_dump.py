@@ -238,6 +238,7 @@ async def test_a_snapshot_is_put_into_a_plain_server(
         part_bytes=100_000,
     )  # fmt: skip
     await snapshot.snapshot(OneByOne(), members_of(herd), asked, print)
+    query(twin.dsn(), "CREATE ROLE pgherd_apply")  # as an attempt that has failed leaves it
     done = put_in(tmp_path, target)
     assert done.returncode == 0, done.stderr
     assert "roles that were limited to some nodes log in again: elsewhere" in done.stderr

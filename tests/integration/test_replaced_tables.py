@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,13 @@ _TRAP = """
 _SWAP = """
     ALTER TABLE public.t RENAME TO t_old;
     CREATE TABLE public.t (LIKE public.t_old INCLUDING ALL);
+"""
+_CAST = """
+    CREATE TYPE public.mood AS ENUM ('glad');
+    CREATE FUNCTION public.evil(public.mood) RETURNS json LANGUAGE plpgsql AS
+    $$ BEGIN RAISE 'evil() runs as %', current_user; END $$;
+    CREATE CAST (public.mood AS json) WITH FUNCTION public.evil(public.mood);
+    ALTER TABLE public.t ADD COLUMN m public.mood DEFAULT 'glad', ADD COLUMN to_json text;
 """
 REPLACED = pytest.mark.parametrize("command", [_TRAP, _SWAP, "TRUNCATE public.t"])
 
@@ -120,6 +128,24 @@ def test_a_task_reads_nothing_under_the_name_of_a_table_that_was_replaced(
             bucket_sums(part, 1)
 
 
+@pytest.fixture
+def with_cast(mallory: str) -> Iterator[str]:
+    """The owner of the table, in which a column is called as a function that uses a cast of his."""
+    do(mallory, _CAST)
+    yield mallory
+    do(mallory, "DROP CAST (public.mood AS json)")
+
+
+def test_a_column_that_was_dropped_is_not_taken_for_a_function_of_the_row(
+    conninfo: str, with_cast: str
+) -> None:
+    table = Table("public.t", ("id", "to_json"), ("integer", "text"), ("id",), ("id", "to_json"))
+    with a_part(conninfo) as part:
+        do(with_cast, "ALTER TABLE public.t DROP COLUMN to_json")
+        with pytest.raises(TableChangedError, match="columns were changed"):
+            bucket_sums(replace(part, table=table), 1)
+
+
 @NEEDS_PYARROW
 @REPLACED
 def test_no_part_is_written_of_a_table_that_was_replaced(
@@ -146,6 +172,33 @@ async def test_verify_reads_what_is_as_it_was(conninfo: str, mallory: str, kind:
         found = await checksum.table_checksums(connection)
         assert found["public.t"].rows == 1
         assert len(await checksum.bucket_checksums(connection, "public.t")) == 1
+
+
+async def test_verify_looks_into_a_table_that_has_a_column_called_bucket(
+    conninfo: str, mallory: str
+) -> None:
+    do(mallory, "ALTER TABLE public.t ADD COLUMN bucket int")
+    async with at_a_moment(conninfo) as connection:
+        assert await checksum.bucket_checksums(connection, "public.t")
+
+
+async def test_verify_reads_rows_without_the_columns_that_were_added(
+    conninfo: str, mallory: str
+) -> None:
+    async with at_a_moment(conninfo) as before, at_a_moment(conninfo) as after:
+        found = await checksum.table_checksums(before)
+        await before.execute("ROLLBACK")
+        do(mallory, "ALTER TABLE public.t ADD COLUMN w int DEFAULT 7")
+        assert await checksum.table_checksums(after) == found
+
+
+async def test_verify_reads_nothing_of_a_table_that_has_lost_a_column(
+    conninfo: str, with_cast: str
+) -> None:
+    async with at_a_moment(conninfo) as connection:
+        do(with_cast, "ALTER TABLE public.t DROP COLUMN to_json")
+        with pytest.raises(checksum.TableChangedError, match=r"public\.t has lost a column"):
+            await checksum.table_checksums(connection)
 
 
 @REPLACED

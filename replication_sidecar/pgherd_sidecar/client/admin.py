@@ -71,6 +71,10 @@ class _Found(BaseModel):
     found: bool
 
 
+class _Ready(BaseModel):
+    gid: int
+
+
 class _Tables(BaseModel):
     tables: dict[str, TableSummary]
 
@@ -174,11 +178,11 @@ class AdminClient:
             routes.ORDER_MARKER, MarkerAnswer, routes.MarkerRequest(tuple(sorted(names)))
         )
 
-    async def wait_marker(self, marker: str, timeout_s: float) -> None:
-        """Wait until the node holds its snapshot at exactly the marker's GID."""
+    async def wait_marker(self, marker: str, timeout_s: float) -> int:
+        """Wait until the node holds its snapshot at the marker; return the GID of which it is."""
         ready = routes.MARKER_READY.of(marker)
         route = routes.Route(ready.method, f"{ready.path}?timeout_s={timeout_s:g}")
-        await self._request(route, timeout_s=timeout_s + _ANSWER_S)
+        return (await self._call(route, _Ready, timeout_s=timeout_s + _ANSWER_S)).gid
 
     async def lease_marker(self, marker: str, lease_s: float) -> SnapshotAnswer:
         """Have the node hold its snapshot for ``lease_s`` from now on, and export it."""

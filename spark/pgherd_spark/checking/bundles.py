@@ -10,12 +10,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+import psycopg
+
 from pgherd_spark.reading.catalog import columns_of
 from pgherd_spark.reading.checksums import Part, Sum, quick_sum
 from pgherd_spark.reading.pace import FULL
 from pgherd_spark.reading.sources import Source, TableChangedError, connected
 
 Value = TypeVar("Value")
+
+FAULTS = (
+    psycopg.errors.IndexCorrupted, psycopg.errors.DataCorrupted, psycopg.errors.IoError,
+)  # fmt: skip
+"""What a server says of a file that it can't read any more."""
+_TEXT_MAX = 300
 
 _QUERY_BYTES = 1 << 20
 """What PostgreSQL reads in the time that a query of an empty table takes, or so."""
@@ -105,4 +113,11 @@ def add_up(bundle: Bundle) -> Added:
                 sums.append((table, leaf, quick_sum(connection, part)))
             except TableChangedError as error:
                 sums.append((table, leaf, str(error)))
+            except FAULTS as error:
+                sums.append((table, leaf, said(error)))
         return Added(bundle.source.member, tuple(sums), columns_of(connection))
+
+
+def said(error: psycopg.Error) -> str:
+    """An error of the server in a line."""
+    return (error.diag.message_primary or str(error))[:_TEXT_MAX]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import psycopg
 from psycopg import sql
 
+from pgherd_spark.checking.bundles import FAULTS, said
 from pgherd_spark.checking.findings import DefinitionDifference, odd_ones
 from pgherd_spark.reading import statements
 from pgherd_spark.reading.checksums import NOTHING, Sum, sum_of
@@ -21,15 +22,11 @@ from pgherd_spark.reading.sources import Relation, Source, at_marker, connected,
 
 _SQL = statements.load("contents.sql")
 _SESSION = statements.load("session.sql")
-_FAULTS = (
-    psycopg.errors.IndexCorrupted, psycopg.errors.DataCorrupted, psycopg.errors.IoError,
-)  # fmt: skip
 _SOUND = "agrees with its table"
 _CHANGED = "it was changed meanwhile"
 _INDEXES = "indexes"
 _BEYOND = ("materialized views", _INDEXES)
 """Columns of the query ``limits``."""
-_TEXT_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +117,11 @@ def _view(
         psycopg.errors.UndefinedColumn,
     ):
         raise _UnreadError(_CHANGED) from None
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
-        raise _UnreadError(_said(error)) from error
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled, *FAULTS) as error:
+        raise _UnreadError(said(error)) from error
     if connection.execute(unchanged(view)).fetchone() != (True,):
         raise _UnreadError(_CHANGED)
     return f"{rows} rows, checksum {sum_of(rows, first, second).hex()}"
-
-
-def _said(error: psycopg.Error) -> str:
-    return (error.diag.message_primary or str(error))[:_TEXT_MAX]
 
 
 def _one(
@@ -150,13 +143,13 @@ def _index(connection: psycopg.Connection[tuple[object, ...]], name: str) -> str
     while (row := connection.execute(query).fetchone()) is not None:
         try:
             connection.execute(_SQL["check"].format(index=sql.Literal(row[0])))
-        except _FAULTS as error:
-            return _said(error)
+        except FAULTS as error:
+            return said(error)
         except psycopg.Error as error:
             if connection.broken:
                 raise
             if connection.execute(query).fetchone() == row:
-                raise _UnreadError(_said(error)) from error
+                raise _UnreadError(said(error)) from error
         else:
             break
     return None

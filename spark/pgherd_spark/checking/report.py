@@ -58,12 +58,13 @@ def write(cluster: "Cluster", findings: Findings, directory: Path) -> None:
     Args:
         cluster: writes Parquet.
         findings: what to write.
-        directory: for this report alone; an older report in it is replaced.
+        directory: for this report alone, and for its owner if it has to be made; an older report in
+            it is replaced.
 
     Raises:
         OSError, JobError: it can't be written.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     (directory / "report.json").unlink(missing_ok=True)
     gid = findings.gid
     cluster.write_parquet(

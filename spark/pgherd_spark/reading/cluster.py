@@ -28,6 +28,8 @@ _EXCEPTION = re.compile(r"(?!pyspark|py4j|org\.)[\w.]*(Error_?|Exception|errors\
 _JAVA = (": ", "Caused by: ")
 """What Java's exceptions begin with in Py4J's words: the one that was raised, and its causes."""
 _GONE = "Spark's Java process has ended: it was killed, or there was no memory left; begin again"
+_CANCEL_S = 0.5
+"""So often a job is looked for, to end it."""
 _BRIEF = 600
 """Characters; without its compiler Java matches about 1200 on a stack of the usual size."""
 _BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -170,8 +172,9 @@ class Cluster:
         try:
             return await asyncio.shield(working)
         except asyncio.CancelledError:
-            self.cancel()
-            await asyncio.wait({working})
+            while not working.done():  # it may be between two jobs
+                self.cancel()
+                await asyncio.wait({working}, timeout=_CANCEL_S)
             working.exception()
             raise
 

@@ -7,6 +7,9 @@ they are, all others, together, by their text: what differs in its text differs 
 
 PostgreSQL's own hashes of 64-bit integers and times fold them to 32 bits first, and those of
 ``numeric`` and ``interval`` take values with different texts for equal. So none of these is used.
+
+Columns are named without their table. Where a column is dropped meanwhile, ``t.to_json`` calls the
+function with the whole row, and that calls casts of the table's owner with the reader's rights.
 """
 
 import re
@@ -40,7 +43,7 @@ _BYTES: dict[str, LiteralString] = {
 
 
 def row_hash(columns: Iterable[tuple[str, str]]) -> sql.Composed:
-    """The hash of the row ``t``; it is never NULL.
+    """The hash of a row; it is never NULL.
 
     Args:
         columns: names and types, in the order of the names.
@@ -50,8 +53,8 @@ def row_hash(columns: Iterable[tuple[str, str]]) -> sql.Composed:
 
 
 def record(columns: Iterable[str]) -> sql.Composed:
-    """A record of some columns of the row ``t``."""
-    names = (sql.Identifier("t", column) for column in columns)
+    """A record of some columns of a row."""
+    names = (sql.Identifier(column) for column in columns)
     return sql.SQL("ROW({})").format(sql.SQL(", ").join(names))
 
 
@@ -60,7 +63,7 @@ def _hashes(columns: Iterable[tuple[str, str]]) -> Iterator[sql.Composed]:
     sent: list[sql.Composed] = []
     others: list[str] = []
     for seed, (column, kind) in enumerate(columns, 2):
-        name = sql.Identifier("t", column)
+        name = sql.Identifier(column)
         if (direct := _matching(_DIRECT, kind)) is not None:
             value = direct.format(c=name, seed=sql.Literal(seed))
             yield sql.SQL("coalesce({}, {})").format(value, sql.Literal(seed))

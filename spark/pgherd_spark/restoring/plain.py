@@ -81,7 +81,10 @@ def _require_empty(connection: psycopg.Connection[tuple[object, ...]]) -> None:
     if not superuser:
         raise SeedError("only a superuser can make all that a snapshot holds: give another --to")
     if member:
-        raise SeedError("the server is a member of a herd: give a plain server's --to")
+        raise SeedError(
+            "the server is a member of a herd, or an earlier attempt has left something in another"
+            " of its databases: give a plain server's --to, or drop that database"
+        )
     if table is not None:
         raise SeedError(f"the database is not empty, it has {table}: give another --to")
 

@@ -64,6 +64,8 @@ from pgherd_spark.storing.stores import Store
 
 _SQL = statements.load("snapshot.sql")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_NAME_MAX = 100
+"""Of a directory's name; quotes of a table's and its schema's may make theirs too long."""
 
 
 class ChangedError(JobError):
@@ -151,6 +153,8 @@ async def _take_up(
         return False
     try:
         async with owning(members, job["marker"]):
+            if store.size(MANIFEST) is not None:
+                return False  # its job was at work until a moment ago, and has finished it
             try:
                 await _finish(cluster, members, options, name, job["marker"], say)
             except (MarkerGoneError, ChangedError) as error:
@@ -300,7 +304,7 @@ def _tasks_of_table(
         if relation.table == name
         for part in parts_of(source, table, relation, options.part_bytes, options.share)
     ]
-    place_of_table = f"data/{place:05}.{_UNSAFE.sub('_', name)}"
+    place_of_table = f"data/{place:05}.{_UNSAFE.sub('_', name)[:_NAME_MAX]}"
     for number, part in enumerate(parts):
         path = f"{place_of_table}/part-{number:06}.copy.zst"
         yield WritePart(part, store, path, options.programs / "psql")

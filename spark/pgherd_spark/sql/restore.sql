@@ -79,9 +79,13 @@ ALTER ROLE {role} LOGIN;
 -- name: roles_there
 SELECT rolname FROM pg_roles;
 
+-- An earlier attempt may have left the role. It is one of a member if it has something in another database, too.
 -- name: emptiness
 SELECT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
-       EXISTS (SELECT FROM pg_roles WHERE rolname = 'pgherd_apply'),
+       to_regnamespace('pgherd') IS NOT NULL
+       OR EXISTS (SELECT FROM pg_shdepend d
+                   WHERE d.refclassid = 'pg_authid'::regclass AND d.refobjid = to_regrole('pgherd_apply')
+                     AND d.dbid NOT IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))),
        (SELECT min(c.oid::regclass::text) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
          WHERE n.nspname NOT LIKE 'pg\_%' AND n.nspname <> 'information_schema');
 

@@ -57,7 +57,8 @@ def expire(
         store: holds the snapshots' folders.
         cluster_id: the herd's.
         keep: how many of the newest to leave, at least one.
-        say: told which could not be removed; the next snapshot job tries it again.
+        say: told which could not be removed, and the next snapshot job tries it again; and whose
+            manifests are damaged.
         series: those of no series belong to each.
 
     Returns:
@@ -67,7 +68,13 @@ def expire(
         OSError: it can't be read which there are.
     """
     counted = [(cluster_id, None), (cluster_id, series)]
-    whole = [name for name in snapshots(store) if _belongs_to(store.below(name)) in counted]
+    whole = []
+    for name in snapshots(store):
+        try:
+            if _belongs_to(store.below(name)) in counted:
+                whole.append(name)
+        except (ValueError, KeyError) as error:
+            say(f"{name} is damaged, and stays as it is: {error}")
     old = whole[: -max(1, keep)]
     return [name for name in old if remove(store, name, say)]
 

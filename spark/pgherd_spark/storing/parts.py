@@ -223,7 +223,7 @@ def _copy(task: WritePart, file: IO[bytes]) -> _Counted:
 def _command(task: WritePart) -> list[str]:
     """One session: the snapshot, the lock that keeps the file as it is, and the rows."""
     part, relation = task.part, task.part.relation
-    columns = sql.SQL(", ").join(sql.Identifier("t", name) for name in part.table.stored)
+    columns = sql.SQL(", ").join(map(sql.Identifier, part.table.stored))
     same = _do("require_unchanged", unchanged=unchanged(relation))
     steps = [
         _SQL["begin"],

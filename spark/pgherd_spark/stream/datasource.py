@@ -169,11 +169,12 @@ class ChangesReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[Range]:
         """Ranges of GIDs."""
-        options = self._options
-        through = options.through
-        if through is None:
-            through = asyncio.run(options.log().visible())
-        return ranges(options.after or 0, through, options.partitions)
+        return ranges(*asyncio.run(self._bounds()), self._options.partitions)
+
+    async def _bounds(self) -> tuple[int, int]:
+        options, log = self._options, self._options.log()
+        after = await log.begins() - 1 if options.after is None else options.after
+        return after, await log.visible() if options.through is None else options.through
 
     def read(self, partition: Range) -> Iterator[tuple[Any, ...]]:
         """The rows of a range."""
@@ -232,16 +233,16 @@ class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
         self._held, self._renewed_s = after, now_s
 
 
-def history(session: Any, admin: str, table: str, after: int = 0) -> Any:
+def history(session: Any, admin: str, table: str, after: int | None = None) -> Any:
     """All changes of a table that the log still holds, as a DataFrame in their order.
 
     Args:
         session: Spark's.
         admin: see the options.
         table: its qualified name.
-        after: only those after this GID.
+        after: only those after this GID; by default all.
     """
     session.dataSource.register(ChangesDataSource)
-    frame = session.read.format(NAME).option("admin", admin).option("after", str(after))
-    changes = frame.option("tables", json.dumps([table])).load()
+    frame = session.read.format(NAME).option("admin", admin).option("tables", json.dumps([table]))
+    changes = (frame if after is None else frame.option("after", str(after))).load()
     return changes.where(changes["table"] == table).orderBy("gid", "number")

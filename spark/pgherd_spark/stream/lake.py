@@ -36,6 +36,7 @@ from pgherd_spark.reading.sources import TableChangedError, reading, unchanging
 CURRENT = "current.json"
 _NAME_MAX = 100
 _ATTEMPTS = 10
+_BUCKETS = 16
 _SQL = statements.load("lake.sql")
 
 
@@ -54,10 +55,12 @@ class Current:
     Attributes:
         gid: of the database that it equals.
         files: by table and bucket; a bucket without rows has none.
+        buckets: into how many each table is divided.
     """
 
     gid: int
     files: dict[str, dict[str, str]]
+    buckets: int = _BUCKETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class LakeOptions:
 
     to: Path
     tables: tuple[str, ...]
-    buckets: int = 16
+    buckets: int = _BUCKETS
     part_bytes: int = 256 << 20
     lease_s: float = 300.0
     timeout_s: float = 120.0
@@ -96,6 +99,24 @@ def read(session: Any, to: Path, table: str) -> Any:
     found = current(to)
     files = sorted(found.files.get(table, {}).values()) if found is not None else []
     return session.read.parquet(*(str(to / file) for file in files)) if files else None
+
+
+def _begun(options: LakeOptions) -> Current:
+    """The copy that is to be gone on with: in other buckets, changes would miss their rows.
+
+    Raises:
+        LakeError: there is none.
+    """
+    found = current(options.to)
+    if found is None:
+        raise LakeError(f"{options.to} holds no copy: begin with one")
+    if (set(found.files), found.buckets) != (set(options.tables), options.buckets):
+        names = ", ".join(sorted(found.files))
+        raise LakeError(
+            f"{options.to} holds a copy of {names} in {found.buckets} buckets each:"
+            " go on with these, or begin anew"
+        )
+    return found
 
 
 async def begin(cluster: Cluster, member: Member, options: LakeOptions) -> Current:
@@ -140,7 +161,7 @@ async def begin(cluster: Cluster, member: Member, options: LakeOptions) -> Curre
                 files[name][str(bucket)] = file
         if changed:
             raise ChangedMeanwhileError(f"DDL has changed {', '.join(sorted(changed))}: try again")
-        return _publish(options.to, Current(lease.gid, files))
+        return _publish(options.to, Current(lease.gid, files, options.buckets))
 
 
 def _store(
@@ -164,13 +185,11 @@ def follow(cluster: Cluster, member: Member, admin: str, options: LakeOptions) -
         Spark's streaming query, which runs until it is stopped.
 
     Raises:
-        LakeError: there is no copy.
+        LakeError: there is no copy, or one of other tables or buckets.
     """
     from pgherd_spark.stream.datasource import NAME, ChangesDataSource  # noqa: PLC0415 - needs PySpark
 
-    begun = current(options.to)
-    if begun is None:
-        raise LakeError(f"{options.to} holds no copy: begin with one")
+    begun = _begun(options)
 
     def take(batch: Any, _: int) -> None:
         batch.persist()  # the log is read once; what does not fit into memory is on disk
@@ -221,7 +240,7 @@ def _rows(part: Part) -> Iterator[Values]:
     """The rows of a part as text."""
     table: Table = part.table
     values = sql.SQL(", ").join(
-        _SQL["text"].format(column=sql.Identifier("t", column)) for column in table.stored
+        _SQL["text"].format(column=sql.Identifier(column)) for column in table.stored
     )
     with reading(part.source) as connection:
         query = _SQL["rows"].format(
@@ -254,12 +273,10 @@ def apply(cluster: Cluster, options: LakeOptions, changes: Any) -> Current | Non
         None if DDL may concern one of the tables: then nothing is done, ``begin`` anew.
 
     Raises:
-        LakeError: there is no copy.
+        LakeError: there is no copy, or one of other tables or buckets.
         JobError: a file can't be read or written.
     """
-    before = current(options.to)
-    if before is None:
-        raise LakeError(f"{options.to} holds no copy: begin with one")
+    before = _begun(options)
     new = changes.where(changes["gid"] > before.gid)
     commands = new.where(new["command"].isNotNull()).select("command").collect()
     if any(_concerns(row["command"], options.tables) for row in commands):
@@ -274,7 +291,7 @@ def apply(cluster: Cluster, options: LakeOptions, changes: Any) -> Current | Non
         files[name].pop(str(bucket), None)
         if file is not None:
             files[name][str(bucket)] = file
-    after = _publish(options.to, Current(gid, files))
+    after = _publish(options.to, Current(gid, files, options.buckets))
     _remove_unused(options.to, {before.gid: before, after.gid: after}.values())
     return after
 

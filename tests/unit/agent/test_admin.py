@@ -364,7 +364,7 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         assert (status.state, status.gid, status.log_position) == ("primary", 7, 9)
         marker = await client.order_marker(["n2", "n1"])
         assert (marker.id, marker.gid) == (MARKER, 8)
-        await client.wait_marker(MARKER, 5)
+        assert await client.wait_marker(MARKER, 5) == 8
         lease = await client.lease_marker(MARKER, 30)
         assert (lease.gid, lease.snapshot, lease.visible) == (8, "00000003-1", "10:12:11")
         tables = await client.tables(MARKER, 5)

@@ -30,6 +30,7 @@ class FakeNode:
     fault: str = ""
     skipped: str = ""
     amcheck: bool = True
+    gid: int = 9
     calls: list[str] = field(default_factory=list)
 
     @property
@@ -61,9 +62,10 @@ class FakeAdmin:
         self._called("order")
         return MarkerAnswer(id="m", gid=9)
 
-    async def wait_marker(self, marker: str, _timeout_s: float) -> None:
+    async def wait_marker(self, marker: str, _timeout_s: float) -> int:
         self._called("wait")
         assert marker == "m"
+        return self._node.gid
 
     async def tables(self, _marker: str, _timeout_s: float) -> dict[str, TableSummary]:
         self._called("tables")
@@ -225,3 +227,10 @@ async def test_nodes_that_cannot_check_indexes_are_named_and_differ_in_nothing()
     found = await compare(*nodes)
     assert found.identical
     assert "indexes were not checked on n1: no amcheck there" in render.comparison(found)
+
+
+async def test_snapshots_at_different_positions_are_not_compared() -> None:
+    nodes = [FakeNode("n1", table()), FakeNode("n2", table(k7="later"), gid=11)]
+    with pytest.raises(HerdError, match="at different GIDs"):
+        await compare(*nodes)
+    assert [node.calls for node in nodes] == [["order", "wait", "drop"], ["wait", "drop"]]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 
+import psycopg
 import pytest
 from pgherd_spark.checking import bundles, check, drill
 from pgherd_spark.reading.catalog import Description, Server, Table, columns_changed, types_changed
@@ -103,6 +104,21 @@ def test_tables_that_are_equal_are_not_compared_if_their_columns_were_changed(
     (table,), rows = check._compare_rows(comparison())
     assert (table.verdict, rows) == ("incomplete", [])
     assert table.reason == "n1: its columns were changed; n2: its columns were changed"
+
+
+@pytest.mark.parametrize("error", [psycopg.errors.DataCorrupted, psycopg.errors.IoError])
+def test_a_table_that_its_disk_does_not_give_back_is_named_with_the_member(
+    monkeypatch: pytest.MonkeyPatch, error: type[psycopg.Error]
+) -> None:
+    def read(part: Part) -> Sum:
+        if part.source.member == "n2":
+            raise error("invalid page in block 3")
+        return Sum(1, 1, 1)
+
+    sessions(monkeypatch, read, COLUMNS)
+    (table,), rows = check._compare_rows(comparison())
+    assert (table.verdict, rows) == ("incomplete", [])
+    assert table.reason == "n2: invalid page in block 3"
 
 
 def test_tables_whose_columns_were_changed_while_differing_rows_were_looked_for_are_incomplete(

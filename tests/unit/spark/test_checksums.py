@@ -4,7 +4,7 @@ import pytest
 from pgherd_spark.reading.catalog import Table
 from pgherd_spark.reading.checksums import NOTHING, Sum, _value, parts_of
 from pgherd_spark.reading.cluster import _last_words
-from pgherd_spark.reading.rowhash import row_hash
+from pgherd_spark.reading.rowhash import record, row_hash
 from pgherd_spark.reading.sources import Relation, Source
 
 SOURCE = Source("n1", "", 1, "", "")
@@ -34,7 +34,13 @@ def test_equal_rows_do_not_cancel_each_other_and_order_does_not_matter() -> None
 def test_the_hash_of_a_row_makes_no_record_where_no_value_needs_its_text(types: list[str]) -> None:
     columns = [(f"c{number}", kind) for number, kind in enumerate(types)]
     assert "ROW(" not in row_hash(columns).as_string(None)
-    assert 'ROW("t"."j")' in row_hash([*columns, ("j", "jsonb")]).as_string(None)
+    assert 'ROW("j")' in row_hash([*columns, ("j", "jsonb")]).as_string(None)
+
+
+def test_no_column_can_be_taken_for_a_function_of_its_row() -> None:
+    columns = [("to_json", kind) for kind in ("text", "bigint", "uuid", "date", "jsonb")]
+    assert "." not in record(["to_json"]).as_string(None)
+    assert '."to_json"' not in row_hash(columns).as_string(None)
 
 
 @pytest.mark.parametrize(

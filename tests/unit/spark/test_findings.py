@@ -1,7 +1,8 @@
 """The verdict of a consistency check, and what its report says."""
 
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from pgherd_spark.checking.findings import (
@@ -11,7 +12,8 @@ from pgherd_spark.checking.findings import (
     TableFindings,
     odd_ones,
 )
-from pgherd_spark.checking.report import as_json, to_html
+from pgherd_spark.checking.report import as_json, to_html, write
+from pgherd_spark.reading import cluster as reading
 
 
 def table(*, buckets: int = 0, reason: str | None = None) -> TableFindings:
@@ -92,3 +94,15 @@ def test_what_was_not_compared_is_on_the_page() -> None:
     page = to_html(found)
     assert all(text in page for text in (left_out, unread, beyond))
     assert as_json(found)["unread"] == (unread,)
+
+
+def test_the_report_is_for_its_owner_only(tmp_path: Path) -> None:
+    """It holds values of rows, and is as secret as they are."""
+
+    class Cluster:
+        def write_parquet(self, path: Path, rows: object, schema: str) -> None:
+            path.touch()
+
+    write(cast("reading.Cluster", Cluster()), findings(), tmp_path / "report")
+    assert (tmp_path / "report" / "report.json").exists()
+    assert (tmp_path / "report").stat().st_mode & 0o077 == 0

@@ -8,9 +8,11 @@ from typing import IO
 
 import pytest
 import zstandard
-from pgherd_spark.reading.catalog import Table
+from pgherd_spark.reading.catalog import Description, Server, Table
 from pgherd_spark.reading.checksums import Part, Sum
 from pgherd_spark.reading.sources import Relation, Source
+from pgherd_spark.snapshots import snapshot
+from pgherd_spark.snapshots.snapshot import SnapshotOptions
 from pgherd_spark.storing import parts
 from pgherd_spark.storing.parts import PartError, WritePart, content, read_receipt, write_part
 from pgherd_spark.storing.stores import DirectoryStore
@@ -89,3 +91,15 @@ def test_a_part_is_read_with_what_pgherd_itself_depends_on(tmp_path: Path) -> No
     assert b"".join(content(store, "part", digest)) == rows
     with pytest.raises(PartError, match="part is not what was written"):
         list(content(store, "part", hashlib.sha256(rows).hexdigest()))
+
+
+def test_a_table_with_the_longest_names_has_files(tmp_path: Path) -> None:
+    name = ".".join(['"' + '""' * 63 + '"'] * 2)
+    table, relation = replace(_TABLE, name=name), replace(_RELATION, table=name)
+    server = Server(150000, "1", "UTF8", "C", "C", "PostgreSQL 15")
+    found = Description("n1", server, (table,), {}, {}, (relation,), (), (), ())
+    store = DirectoryStore(tmp_path)
+    options = SnapshotOptions(store, ("n1",), tmp_path, "this")
+    (task,) = snapshot._tasks_of_table(_SOURCE, found, name, options, store)
+    store.put(task.path, b"rows")
+    assert store.get(task.path) == b"rows"

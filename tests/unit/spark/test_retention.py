@@ -61,3 +61,14 @@ def test_schedules_with_one_folder_remove_nothing_of_each_other(tmp_path: Path) 
     by_hand = make(tmp_path, 4000)
     assert expire(store, "a", 1, print) == []
     assert sorted(tmp_path.iterdir()) == sorted([*nightly, hourly[2], by_hand])
+
+
+def test_a_damaged_one_is_told_and_in_nobody_s_way(tmp_path: Path) -> None:
+    damaged, old, _ = (make(tmp_path, gid) for gid in (1, 2, 3))
+    (damaged / "manifest.json").write_text("{")
+    said: list[str] = []
+    assert expire(DirectoryStore(tmp_path), "a", 1, said.append) == [old.name]
+    assert damaged.exists()
+    assert [line.partition(":")[0] for line in said] == [
+        f"{damaged.name} is damaged, and stays as it is"
+    ]

@@ -49,6 +49,7 @@ async def run(
     other: Admin | None = None,
     *,
     in_use: bool = False,
+    finished: bool = False,
 ) -> list[str]:
     """Make a snapshot beside two unfinished ones, as far as without a server; what is said.
 
@@ -57,7 +58,8 @@ async def run(
         monkeypatch: undoes what is changed for it.
         admin: of the member that is read;
         other: and of one more, which holds the marker if that is not said otherwise.
-        in_use: whether another job works with the marker.
+        in_use: whether another job works with the marker;
+        finished: and whether it has just written the manifest, when it works with it no more.
     """
     for name, cluster_id in (("gid-000000000001-aa", "another"), (LEFT, "this")):
         (directory / name).mkdir()
@@ -68,6 +70,8 @@ async def run(
     async def owning(members: dict[str, Member], marker: str) -> AsyncIterator[None]:
         if in_use:
             raise InUseError("another job is at work with it")
+        if finished:
+            (directory / LEFT / "manifest.json").touch()
         yield
 
     monkeypatch.setattr(job, "owning", owning)
@@ -134,6 +138,17 @@ async def test_what_another_job_may_be_writing_stays_and_its_marker_is_held(
     assert names(tmp_path) == ["gid-000000000001-aa", LEFT]
     assert said[1].startswith(f"{LEFT} is unfinished and stays as it is: ")
     assert not admin.dropped and not other.dropped
+
+
+@pytest.mark.parametrize("error", [GONE, None])
+async def test_what_another_job_has_finished_meanwhile_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: AdminError | None
+) -> None:
+    admin = Admin(error)
+    said = await run(tmp_path, monkeypatch, admin, finished=True)
+    assert (tmp_path / LEFT / "manifest.json").exists()
+    assert not admin.dropped
+    assert not [line for line in said if LEFT in line]
 
 
 async def test_what_a_dead_job_has_left_is_gone_on_with_while_its_marker_is_held(

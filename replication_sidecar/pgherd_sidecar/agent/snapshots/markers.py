@@ -10,6 +10,8 @@ most. Nothing survives a restart.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +44,12 @@ class _Marker:
     refusal: str | None = None
     lease: asyncio.TimerHandle | None = None
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def close(self) -> None:
+        if self.lease is not None:
+            self.lease.cancel()
+        if self.connection is not None:
+            await self.connection.close()
 
 
 class Markers:
@@ -97,7 +105,10 @@ class Markers:
             except psycopg.Error as error:
                 marker.refusal = f"node {self._config.name} can't open a snapshot: {error}"
                 log.warning("marker.refused", marker=marker_id, error=str(error))
-            self._extend(marker_id, marker)
+            if self._markers.get(marker_id) is marker:
+                self._extend(marker_id, marker)
+            else:  # it was given up while it was opened, and nobody else would close it
+                await marker.close()
         if not marker.ready.done():
             marker.ready.set_result(gid)
 
@@ -148,36 +159,37 @@ class Markers:
 
     async def tables(self, marker_id: str) -> dict[str, checksum.TableChecksum]:
         """See ``pg.comparison.checksum``; so the next two."""
-        marker, connection = self._held(marker_id)
-        async with marker.busy:
+        async with self._reading(marker_id) as connection:
             return await checksum.table_checksums(connection)
 
     async def buckets(self, marker_id: str, table: str) -> dict[int, str]:
         """Checksums of the table's buckets."""
-        marker, connection = self._held(marker_id)
-        async with marker.busy:
+        async with self._reading(marker_id) as connection:
             return await checksum.bucket_checksums(connection, table)
 
     async def keys(self, marker_id: str, table: str, bucket: int) -> dict[str, str]:
         """Checksums of the rows of a bucket, by key."""
-        marker, connection = self._held(marker_id)
-        async with marker.busy:
+        async with self._reading(marker_id) as connection:
             return await checksum.key_checksums(connection, table, bucket)
 
     async def drop(self, marker_id: str) -> None:
         """Give the snapshot up."""
         marker = self._markers.pop(marker_id, None)
-        if marker is None:
-            return
-        if marker.lease is not None:
-            marker.lease.cancel()
-        if marker.connection is not None:
-            await marker.connection.close()
+        if marker is not None:
+            await marker.close()
 
     async def close(self) -> None:
         """Give all up."""
         for marker_id in list(self._markers):
             await self.drop(marker_id)
+
+    @asynccontextmanager
+    async def _reading(self, marker_id: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Around what reads the snapshot, which is in use until that is done."""
+        marker, connection = self._held(marker_id)
+        async with marker.busy:
+            yield connection
+        self._extend(marker_id, marker)
 
     def _held(self, marker_id: str) -> "tuple[_Marker, psycopg.AsyncConnection[Any]]":
         marker = self._markers.get(marker_id)
@@ -199,6 +211,10 @@ class Markers:
         marker.lease = self._loop.call_at(until_s, self._expire, marker_id)
 
     def _expire(self, marker_id: str) -> None:
+        marker = self._markers.get(marker_id)
+        if marker is not None and marker.busy.locked() and self._loop.time() < marker.ends_s:
+            self._extend(marker_id, marker)
+            return
         log.warning("marker.expired", marker=marker_id)
         dropping = asyncio.ensure_future(self.drop(marker_id))
         self._expiring.add(dropping)

@@ -133,7 +133,8 @@ def dump(
 def _whole(target: Path, fill: Callable[[IO[bytes]], None]) -> None:
     """Write a file, readable by its owner only, whole or not at all."""
     unfinished = target.with_name(f".{target.name}.new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    unfinished.unlink(missing_ok=True)  # it may be a link to another file
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         with os.fdopen(os.open(unfinished, flags, 0o600), "wb") as file:
             fill(file)

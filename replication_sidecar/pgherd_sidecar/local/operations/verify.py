@@ -136,7 +136,9 @@ async def _compare(
     name, first = next(iter(clients.items()))
     marker = await _named(name, first.order_marker(clients))
     try:
-        await _on_each(clients, lambda node: node.wait_marker(marker.id, options.timeout_s))
+        gids = await _on_each(clients, lambda node: node.wait_marker(marker.id, options.timeout_s))
+        if set(gids.values()) != {marker.gid}:  # one has seen only the second copy of its order
+            raise HerdError(f"the nodes hold snapshots at different GIDs ({gids}): repeat it")
         summaries = await _on_each(clients, lambda node: node.tables(marker.id, options.timeout_s))
         names = sorted({table for tables in summaries.values() for table in tables})
         tables = tuple(

@@ -51,6 +51,7 @@ class Table:
         view: it is a materialized view.
         populated: of a materialized view: it has contents.
         columns: checksum of the columns' definition.
+        names: of the columns.
         key: columns of the primary key and their types; empty where there is none.
         sortable: ranges of the key can be read.
         files: of it or its leaves, by oid.
@@ -62,6 +63,7 @@ class Table:
     view: bool
     populated: bool
     columns: str
+    names: tuple[str, ...]
     key: tuple[tuple[str, str], ...]
     sortable: bool
     oid: int
@@ -79,16 +81,16 @@ class Table:
     @property
     def row(self) -> sql.Composed:
         """All that counts of a row, as a record."""
-        if self.leaves is None:
-            return sql.SQL("ROW(t.*)").format()
-        return sql.SQL("ROW({}, t.*)").format(self.leaf)
+        leaf = [] if self.leaves is None else [self.leaf]
+        columns = sql.SQL(", ").join([*leaf, *map(sql.Identifier, self.names)])
+        return sql.SQL("ROW({})").format(columns)
 
 
 async def table_checksums(connection: AsyncConnection[Any]) -> dict[str, TableChecksum]:
     """Return the checksum of each replicated table and materialized view, by its name.
 
     Raises:
-        ChangedTable: one is not what it was in the snapshot.
+        TableChangedError: one is not what it was in the snapshot.
     """
     found = await list_tables(connection)
     return {table.name: await _table_checksum(connection, table) for table in found}
@@ -99,7 +101,7 @@ async def bucket_checksums(connection: AsyncConnection[Any], name: str) -> dict[
 
     Raises:
         UnknownTable: no such replicated table.
-        ChangedTable: it is not what it was in the snapshot.
+        TableChangedError: it is not what it was in the snapshot.
     """
     found = await find_table(connection, name)
     if not found.populated:
@@ -116,7 +118,7 @@ async def key_checksums(connection: AsyncConnection[Any], name: str, bucket: int
 
     Raises:
         UnknownTable: no such replicated table.
-        ChangedTable: it is not what it was in the snapshot.
+        TableChangedError: it is not what it was in the snapshot.
     """
     found = await find_table(connection, name)
     if not found.populated:
@@ -151,7 +153,7 @@ async def read_unchanged(
     with our rights, nor from another file. A lock does not keep the name of the table's schema.
 
     Raises:
-        ChangedTable: it is not.
+        TableChangedError: it is not.
     """
     try:
         if table.view:  # a view in its place must not be planned, either
@@ -168,7 +170,10 @@ async def read_unchanged(
         raise TableChangedError(f"{table.name} was dropped or renamed since the marker") from error
     await connection.execute(STATEMENTS["restrict"], {"kinds": "view, foreign-table"})
     await _require_unchanged(connection, table)
-    cursor = await connection.execute(query)  # names in it may have a %
+    try:
+        cursor = await connection.execute(query)  # names in it may have a %
+    except errors.UndefinedColumn as error:
+        raise TableChangedError(f"{table.name} has lost a column since the marker") from error
     rows = await cursor.fetchall()
     await _require_unchanged(connection, table)
     return rows
@@ -209,6 +214,7 @@ def _made(  # noqa: PLR0913, PLR0917 - the columns of a row of the catalog
     kind: str,
     populated: bool,
     columns: str,
+    names: list[str] | None,
     key: list[str] | None,
     types: list[str] | None,
     sortable: bool,
@@ -225,6 +231,7 @@ def _made(  # noqa: PLR0913, PLR0917 - the columns of a row of the catalog
         view=kind == "m",
         populated=populated,
         columns=columns,
+        names=tuple(names or ()),
         key=tuple(zip(key or (), types or (), strict=True)),
         sortable=sortable,
         oid=oid,
@@ -235,11 +242,8 @@ def _made(  # noqa: PLR0913, PLR0917 - the columns of a row of the catalog
 
 def _query(name: str, table: Table, **parts: sql.Composable) -> sql.Composed:
     # The whole row is the key where there is none, for want of anything better.
-    key = (
-        sql.SQL(", ").join(sql.Identifier("t", column) for column, _ in table.key)
-        if table.key
-        else sql.SQL("t.*").format()
-    )
+    columns = [column for column, _ in table.key] or table.names
+    key = sql.SQL(", ").join(map(sql.Identifier, columns))
     return STATEMENTS[name].format(
         table=table.rows, key=key, row=table.row, leaf=table.leaf, **parts
     )

@@ -14,7 +14,7 @@ from psycopg import AsyncConnection, errors
 
 from pgherd_sidecar.pg.comparison.checksum import STATEMENTS
 
-_FAULTS = (errors.IndexCorrupted, errors.DataCorrupted)
+_FAULTS = errors.IndexCorrupted, errors.DataCorrupted, errors.IoError
 _TEXT_MAX = 300
 
 

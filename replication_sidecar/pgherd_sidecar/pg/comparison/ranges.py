@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, LiteralString
 
-from psycopg import AsyncConnection, sql
+from psycopg import AsyncConnection, errors, sql
 
 from pgherd_sidecar.pg.comparison.checksum import (
     STATEMENTS,
@@ -21,6 +21,15 @@ from pgherd_sidecar.pg.comparison.checksum import (
 )
 
 Key = tuple[str, ...]
+_NO_VALUE = (
+    errors.InvalidTextRepresentation, errors.InvalidDatetimeFormat, errors.DatetimeFieldOverflow,
+    errors.NumericValueOutOfRange,
+)  # fmt: skip
+"""The errors of a text that is no value of a type."""
+
+
+class UnknownKey(LookupError):
+    """The table can have no such key: DDL has changed its primary key."""
 
 
 class TooLong(Exception):
@@ -30,7 +39,11 @@ class TooLong(Exception):
 async def end_of(
     connection: AsyncConnection[Any], table: Table, after: Key | None, rows: int
 ) -> Key | None:
-    """Return the key of the last of the next so many rows; None where there are not more."""
+    """Return the key of the last of the next so many rows; None where there are not more.
+
+    Raises:
+        UnknownKey: so for all that takes keys.
+    """
     query = STATEMENTS["bound"].format(
         values=_values(table),
         table=table.rows,
@@ -38,7 +51,7 @@ async def end_of(
         key=_columns(table),
         rows=sql.Literal(rows - 1),
     )
-    for row in await read_unchanged(connection, table, query):
+    for row in await _read(connection, table, query):
         return tuple(row)
     return None
 
@@ -52,7 +65,7 @@ async def checksum_of(
     query = STATEMENTS["range"].format(
         table=table.rows, row=table.row, bounds=_bounds(table, after, until)
     )
-    ((rows, first, second),) = await read_unchanged(connection, table, query)
+    ((rows, first, second),) = await _read(connection, table, query)
     return rows, hexadecimal(first or 0, second or 0)
 
 
@@ -91,10 +104,20 @@ async def _listed(
         values=_values(table), row=table.row, leaf=table.leaf, table=table.rows, bounds=bounds
     )
     found = {}
-    for *key, first, second, leaf in await read_unchanged(connection, table, query):
+    for *key, first, second, leaf in await _read(connection, table, query):
         one = hexadecimal(first, second)
         found[as_json(key)] = f"{one} in {leaf}" if leaf else one
     return found
+
+
+async def _read(
+    connection: AsyncConnection[Any], table: Table, query: sql.Composed
+) -> list[tuple[Any, ...]]:
+    """As ``read_unchanged``; the bounds are keys that the table had at some time."""
+    try:
+        return await read_unchanged(connection, table, query)
+    except _NO_VALUE as error:
+        raise UnknownKey(table.name) from error
 
 
 def as_json(key: Sequence[str]) -> str:
@@ -121,11 +144,13 @@ def _record(table: Table) -> sql.Composed:
 
 
 def _columns(table: Table) -> sql.Composed:
-    return sql.SQL(", ").join(sql.Identifier("t", column) for column, _ in table.key)
+    return sql.SQL(", ").join(sql.Identifier(column) for column, _ in table.key)
 
 
 def _literals(table: Table, key: Key) -> sql.Composed:
     """The types are those of the catalog, as it writes them."""
+    if len(key) != len(table.key):
+        raise UnknownKey(table.name)
     values = [
         sql.SQL("{}::{}").format(sql.Literal(value), _type(kind))
         for value, (_, kind) in zip(key, table.key, strict=True)
@@ -140,5 +165,5 @@ def _type(name: LiteralString) -> sql.Composable:
 def _values(table: Table) -> sql.Composed:
     """The columns of the key as text, by the output functions of their types."""
     return sql.SQL(", ").join(
-        sql.SQL("format('%s', {})").format(sql.Identifier("t", column)) for column, _ in table.key
+        sql.SQL("format('%s', {})").format(sql.Identifier(column)) for column, _ in table.key
     )

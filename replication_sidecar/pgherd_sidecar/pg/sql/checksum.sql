@@ -4,8 +4,10 @@
 --
 -- A row counts by its text: the record literal of the whole row under the settings below, hashed to
 -- 64 bits twice with different seeds; a set of rows by the sums of the hashes, so that the order in
--- which they are read does not matter and no two equal rows cancel each other. ROW(t.*) is the row even
--- where a column is called t, and a record, which no cast that somebody made turns into text.
+-- which they are read does not matter and no two equal rows cancel each other. ROW(...) is a
+-- record, which no cast that somebody made turns into text. Its columns are those of the snapshot, by name: t.* would be
+-- those of the present. They are named without their table, since t.to_json is a function where no column is called so,
+-- which calls casts of the table's owner.
 
 -- name: settings
 SELECT set_config('DateStyle', 'ISO, YMD', true),
@@ -27,6 +29,9 @@ SELECT r.name, n.nspname, c.relname, c.relkind::text, c.relispopulated,
                    E'\n' ORDER BY a.attnum), ''))
           FROM pg_attribute a
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
+       (SELECT array_agg(a.attname::text ORDER BY a.attnum)
+          FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS names,
        k.columns, k.types, k.sortable, c.oid, l.files, l.names
   FROM (SELECT t.relid, t.name FROM pgherd.replicated_tables t
          UNION ALL
@@ -108,10 +113,10 @@ SELECT count(*), sum(hashtextextended({row}::text, 0)), sum(hashtextextended({ro
   FROM {table} t;
 
 -- name: buckets
-SELECT (hashtextextended(ROW({key})::text, 2) & 1023)::int AS bucket,
+SELECT (hashtextextended(ROW({key})::text, 2) & 1023)::int,
        sum(hashtextextended({row}::text, 0)), sum(hashtextextended({row}::text, 1))
   FROM {table} t
- GROUP BY bucket;
+ GROUP BY 1;
 
 -- name: keys
 SELECT ROW({key})::text, hashtextextended({row}::text, 0), hashtextextended({row}::text, 1), {leaf}
@@ -126,7 +131,7 @@ SELECT count(*), sum(hashtextextended({row}::text, 0)), sum(hashtextextended({ro
   FROM {table} t WHERE {bounds};
 
 -- name: bound
-SELECT {values} FROM {table} t WHERE {bounds} ORDER BY {key} OFFSET {rows} LIMIT 1;
+SELECT {values} FROM (SELECT {key} FROM {table} t WHERE {bounds} ORDER BY {key} OFFSET {rows} LIMIT 1) t;
 
 -- name: range_keys
 SELECT {values}, hashtextextended({row}::text, 0), hashtextextended({row}::text, 1), {leaf}

@@ -32,6 +32,7 @@ from pgherd_sidecar.core.replication.scrub.pacing import (
 from pgherd_sidecar.core.replication.scrub.saved import Position
 from pgherd_sidecar.pg.comparison import checksum, indexes, ranges
 from pgherd_sidecar.pg.comparison.checksum import TableChangedError, UnknownTable
+from pgherd_sidecar.pg.comparison.ranges import UnknownKey
 
 log = structlog.get_logger()
 
@@ -60,12 +61,16 @@ class ScrubPlanner:
         self._rows = ROWS_MAX
         self._extent: list[tuple[str, float, int]] = []
         self._extent_of = 0, 0.0
+        self._unfit: Position | None = None
 
     async def next_request(self) -> Request | None:
         """Return what is to be asked now; None if nothing is due, or it could not be found."""
         self.planned_s = 0.0
         try:
             return await self._next_due()
+        except UnknownKey:
+            self._unfit = self._ledger.saved.position
+            return None
         except (psycopg.Error, TableChangedError, UnknownTable) as error:
             log.info("scrub.not_planned", error=error_name(error))
             self._extent_of = 0, 0.0  # it may have told of tables that are gone
@@ -121,6 +126,8 @@ class ScrubPlanner:
         await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         await connection.execute(f"SET LOCAL statement_timeout = {PART_TIMEOUT_MS:d}")
         position = saved.position
+        if position == self._unfit:  # it is of another key: once more from the first row on
+            position = Position(position.table)
         while True:
             if position.table and position.index is None:
                 try:

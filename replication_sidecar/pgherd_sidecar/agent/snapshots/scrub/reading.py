@@ -25,7 +25,7 @@ from pgherd_sidecar.core.replication.scrub.messages import Answer, Kind, Outcome
 from pgherd_sidecar.core.replication.state import ReplicatedState
 from pgherd_sidecar.pg.comparison import checksum, indexes, ranges
 from pgherd_sidecar.pg.comparison.checksum import TableChangedError, UnknownTable
-from pgherd_sidecar.pg.comparison.ranges import TooLong
+from pgherd_sidecar.pg.comparison.ranges import TooLong, UnknownKey
 
 _QUEUED_MAX_BYTES = 1 << 20
 _LAG_MAX = 1_000
@@ -102,7 +102,7 @@ class PartReader:
             outcome = Outcome.READ
         except TableChangedError:
             outcome = Outcome.CHANGED
-        except (UnknownTable, _NoAmcheckError):
+        except (UnknownTable, UnknownKey, _NoAmcheckError):
             outcome = Outcome.ABSENT
         except TooLong:
             outcome, note = Outcome.FAILED, "keys too long"
