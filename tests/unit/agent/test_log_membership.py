@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from log_trio import NAMES, Node, Trio, trio
 from patience import until
@@ -240,6 +242,34 @@ def test_who_does_not_say_in_unicode_where_it_is_can_not_join(tmp_path: Path) ->
     said = '{"number":1,"host":"\ud800","port":1}'  # JSON has a word for it
     joiner = replace(Trio(tmp_path).nodes["n1"].member, info=said)
     assert "nothing is known of member n1" in unfit(joiner, Membership(), 8)
+
+
+@pytest.mark.parametrize("role", ["witness", "reader"])
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"number": 0}, "number"),
+        ({"number": 1 << 16}, "number"),
+        ({"host": "no..machine"}, "host"),
+        ({"port": 1 << 16}, "port"),
+        ({"postgres_host": "no..machine", "postgres_port": 1}, "tcp_host"),
+        ({"postgres_host": "127.0.0.1", "postgres_port": 0}, "port"),
+    ],
+)
+def test_nobody_joins_as_what_could_not_be_configured(
+    tmp_path: Path, role: str, change: dict[str, Any], word: str
+) -> None:
+    node = Trio(tmp_path).nodes["n1"]
+    info = msgspec.structs.replace(contact(node.member), **change).encode()
+    joiner = replace(node.member, info=info, witness=role == "witness", reader=role == "reader")
+    assert f"n1 can't have such a {word}: " in unfit(joiner, Membership(), 8)
+
+
+def test_nobody_joins_who_says_more_of_himself_than_an_address(tmp_path: Path) -> None:
+    member = Trio(tmp_path).nodes["n1"].member
+    said = member.info.removesuffix("}") + ',"more":"%s"}'
+    assert unfit(replace(member, info=said % "of a newer version"), Membership(), 8) == ""
+    assert "too much" in unfit(replace(member, info=said % ("x" * 5000)), Membership(), 8)
 
 
 def test_no_membership_makes_an_entry_that_stops_its_readers(tmp_path: Path) -> None:

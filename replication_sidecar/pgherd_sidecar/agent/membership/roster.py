@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
+from pydantic import ValidationError
 
-from pgherd_sidecar.agent.base.config import NodeConfig
+from pgherd_sidecar.agent.base.config import MemberAddress, NodeConfig, PostgresAddress
 from pgherd_sidecar.agent.base.defaults import SERVICES
 from pgherd_sidecar.core.consensus import Member, Membership
 from pgherd_sidecar.core.consensus.model.identity import of_another_disk
@@ -21,6 +22,8 @@ from pgherd_sidecar.env.network.connections import Peer
 
 _IN_KUBERNETES: Final = re.compile(r"([^.]+)\.([^.]+\.[^.]+\.svc)")
 """The host of a pod behind a headless service: which pod, and the service in its namespace."""
+_INFO_BYTES: Final = 2048
+"""A membership is in each vote and at the head of each segment: it must stay small."""
 
 
 class Contact(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -185,15 +188,23 @@ def unfit(join: Member, membership: Membership, slots: int) -> str:
         slots: the largest number that a database which takes writes may have.
     """
     try:
-        number = contact(join).number
+        at = contact(join)
+        server = at.postgres_port if at.postgres_host else 1
+        MemberAddress(name=join.name, number=at.number, host=at.host, port=at.port)
+        PostgresAddress(host="", port=server, tcp_host=at.postgres_host)
     except NoContactError as error:
         return str(error)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        return f"{join.name} can't have such a {wrong['loc'][0]}: {wrong['msg']}"
+    if len(join.info) > _INFO_BYTES:
+        return f"{join.name} says too much of itself"
     if not join.disk:
         return f"{join.name} does not say on which disk it is"
-    if not (join.witness or join.reader) and not 1 <= number <= slots:
-        return f"number {number} of {join.name} is not one of 1 to {slots} (sequence_slots)"
+    if not (join.witness or join.reader or at.number <= slots):
+        return f"number {at.number} of {join.name} is not one of 1 to {slots} (sequence_slots)"
     return (
         reserved(join.name)
         or of_another_disk(join.name, join.disk, membership)
-        or taken(join.name, number, membership)
+        or taken(join.name, at.number, membership)
     )
