@@ -72,6 +72,10 @@ class ChangedError(JobError):
     """DDL has changed what was to be dumped, so it can't be had any more at this marker."""
 
 
+class UnheldError(JobError):
+    """The members were not asked to keep their logs for as long as is wanted now."""
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotOptions:
     """What the user asked for.
@@ -132,7 +136,12 @@ async def snapshot(
         owning(members, lease.marker),
     ):
         store = options.to.below(folder(lease.gid, lease.marker))
-        job = {"format": FORMAT, "cluster_id": options.cluster_id, "marker": lease.marker}
+        job = {
+            "format": FORMAT,
+            "cluster_id": options.cluster_id,
+            "marker": lease.marker,
+            "hold_s": options.hold_s,
+        }
         store.put(CERTIFICATION, state)
         store.put(JOB, json.dumps(job).encode())
         await _write(cluster, lease, options, store, say)
@@ -143,6 +152,8 @@ async def _take_up(
     cluster: Cluster, members: Mapping[str, Member], options: SnapshotOptions, name: str, say: Say
 ) -> bool:
     """Finish what an earlier run of this herd has left, or remove it if its marker is not held.
+
+    One for which the log is held for less than is wanted now is removed, too: the log may be gone.
 
     What another job may be at work on, or can't be judged just now, stays as it is.
     """
@@ -156,8 +167,10 @@ async def _take_up(
             if store.size(MANIFEST) is not None:
                 return False  # its job was at work until a moment ago, and has finished it
             try:
+                if options.hold_s > job.get("hold_s", 0):
+                    raise UnheldError("the log was to be kept for less when it was begun")
                 await _finish(cluster, members, options, name, job["marker"], say)
-            except (MarkerGoneError, ChangedError) as error:
+            except (MarkerGoneError, ChangedError, UnheldError) as error:
                 say(f"removing {name}, which can't be finished: {error}")
                 remove(options.to, name, say)
                 await drop_marker(members, job["marker"])

@@ -50,6 +50,7 @@ async def run(
     *,
     in_use: bool = False,
     finished: bool = False,
+    hold_s: float = 0,
 ) -> list[str]:
     """Make a snapshot beside two unfinished ones, as far as without a server; what is said.
 
@@ -60,10 +61,11 @@ async def run(
         other: and of one more, which holds the marker if that is not said otherwise.
         in_use: whether another job works with the marker;
         finished: and whether it has just written the manifest, when it works with it no more.
+        hold_s: for how long the log is wanted; the run that left it has had it held for an hour.
     """
     for name, cluster_id in (("gid-000000000001-aa", "another"), (LEFT, "this")):
         (directory / name).mkdir()
-        content = {"format": 1, "cluster_id": cluster_id, "marker": "m"}
+        content = {"format": 1, "cluster_id": cluster_id, "marker": "m", "hold_s": 3600}
         (directory / name / "job.json").write_text(json.dumps(content))
 
     @asynccontextmanager
@@ -76,8 +78,9 @@ async def run(
 
     monkeypatch.setattr(job, "owning", owning)
     options = SnapshotOptions(
-        to=DirectoryStore(directory), read=("n1",), programs=directory, cluster_id="this"
-    )
+        to=DirectoryStore(directory), read=("n1",), programs=directory, cluster_id="this",
+        hold_s=hold_s,
+    )  # fmt: skip
     no_server = f"host={directory} port=1 user=postgres dbname=app"
     admins = {"n1": admin, "n2": other or Admin(None)}
     members = {
@@ -151,8 +154,9 @@ async def test_what_another_job_has_finished_meanwhile_stays_as_it_is(
     assert not [line for line in said if LEFT in line]
 
 
-async def test_what_a_dead_job_has_left_is_gone_on_with_while_its_marker_is_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("hold_s", "gone_on"), [(0, True), (3600, True), (7200, False)])
+async def test_what_a_dead_job_has_left_is_gone_on_with_while_its_marker_and_the_log_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold_s: float, gone_on: bool
 ) -> None:
     written: list[object] = []
 
@@ -160,6 +164,12 @@ async def test_what_a_dead_job_has_left_is_gone_on_with_while_its_marker_is_held
         written.append(arguments[3])
 
     monkeypatch.setattr(job, "_write", write)
-    said = await run(tmp_path, monkeypatch, Admin(None))
-    assert said[1:] == [f"going on with {LEFT}, which an earlier run has begun"]
-    assert written == [DirectoryStore(tmp_path / LEFT)]
+    said = await run(tmp_path, monkeypatch, Admin(None), hold_s=hold_s)
+    if gone_on:
+        assert said[1:] == [f"going on with {LEFT}, which an earlier run has begun"]
+        assert written == [DirectoryStore(tmp_path / LEFT)]
+    else:
+        assert said[1].startswith(
+            f"removing {LEFT}, which can't be finished: the log was to be kept"
+        )
+        assert names(tmp_path) == ["gid-000000000001-aa"]
