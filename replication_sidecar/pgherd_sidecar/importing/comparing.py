@@ -70,7 +70,8 @@ def few(names: Sequence[str]) -> str:
 
 async def _sums(session: Session, table: SourceTable, recoded: bool) -> tuple[int, object, object]:
     row = sql.SQL('ROW({})::text COLLATE "C"').format(
-        sql.SQL(", ").join(sql.Identifier("t", column.name) for column in table.columns)
+        # With "t." before its name, a column that was just dropped may be a call of a function.
+        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns)
     )
     if recoded:
         row = sql.SQL("pg_catalog.md5(pg_catalog.convert_to({}, 'UTF8'))").format(row)

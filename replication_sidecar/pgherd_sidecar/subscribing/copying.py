@@ -260,7 +260,8 @@ async def _digest(
     session: Session, table: SourceTable, *, parts: bool, condition: str | None
 ) -> tuple[int, int]:
     """How many rows there are, and the sum of their hashes, of 64 bits each."""
-    columns = sql.SQL(", ").join(sql.Identifier("t", column.name) for column in table.columns)
+    # With the table before its name, a column that was just dropped may be a call of a function.
+    columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns)
     cursor = await session.execute(
         sql.SQL(
             "SELECT count(*) AS rows, coalesce(sum(hashtextextended(ROW({})::text"
