@@ -279,6 +279,10 @@ def test_no_membership_makes_an_entry_that_stops_its_readers(tmp_path: Path) -> 
     assert list(iter_entries(delivered(block).data)) == [Members((2, 3))]
 
 
+async def said(question: bytes) -> bytes:
+    return b"an answer"
+
+
 async def test_who_was_removed_does_not_ask_to_return_though_nobody_remembers(
     tmp_path: Path,
 ) -> None:
@@ -298,6 +302,9 @@ async def test_who_was_removed_does_not_ask_to_return_though_nobody_remembers(
         await until(lambda: removed.host.peers.linked)  # to the others it is a stranger
         await herd.order(leader, 2, but=(removed.config.name,))
         assert removed.host.peers.has_left
+        leader.host.polls.answer_by(said)
+        name = leader.config.name
+        assert await removed.host.polls.ask([name], b"?", 1000) == {name: b""}
         assert removed.config.name not in leader.host.membership.names
         await herd.change(leader, lambda: removed.host.extent.behind, join=removed.member)
         removed.position = removed.host.extent.behind

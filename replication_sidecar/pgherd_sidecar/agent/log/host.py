@@ -273,6 +273,9 @@ class LogHost:
                 return
             case _ if not self._running:
                 return
+            case PollRequest() if peer not in self.membership.names:  # [V7]
+                self._peers.send([(peer, PollReply(message.number, b""))])
+                return
             case PollRequest() | PollReply():
                 self.polls.receive(peer, message)
                 return
