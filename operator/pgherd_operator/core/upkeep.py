@@ -224,11 +224,12 @@ def members(observed: Observed, group: Group, release: Release) -> list[Step]:
     """Configuration, service and pod of each member that has a volume.
 
     Who is in the view gets a pod first. Under a quota a new member would otherwise take the place
-    of one whose vote the others need.
+    of one whose vote the others need, also while that one's pod is going.
     """
     known = {one.number for one in group.members if one.in_view is not None}
     steps = [(seat.number in known, _member(observed, seat, release)) for seat in observed.seats()]
-    waits = any(of_herd and step is not None and _starts(step) for of_herd, step in steps)
+    going = any(live.deleting for number, live in observed.pods.items() if number in known)
+    waits = going or any(of_herd and step is not None and _starts(step) for of_herd, step in steps)
     return [
         step
         for of_herd, step in steps

@@ -84,11 +84,11 @@ class ApiServer:
         """See KubernetesApi."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         self._refuse("create", kind)
-        if kind == "Pod" and sum(found == kind for found, _ in self.objects) >= self.quota:
-            raise ApiError(403, "exceeded quota: pods")
         with self.writing("create", kind, name):
             if (kind, name) in self.objects:
                 raise ConflictError(409, f"{name} exists")
+            if kind == "Pod" and sum(found == kind for found, _ in self.objects) >= self.quota:
+                raise ApiError(403, "exceeded quota: pods")
             self.calls.add(("create", kind))
             self._check_creation(kind, manifest)
             item = copy.deepcopy(manifest)

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -119,7 +120,8 @@ async def test_a_pod_over_the_quota_does_not_keep_the_herd_from_shrinking() -> N
     assert world.voters() == {1, 2, 3}
 
 
-async def test_the_last_place_of_a_quota_is_for_a_member_of_the_herd() -> None:
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["looked", "meanwhile"])
+async def test_the_last_place_of_a_quota_is_for_a_member_of_the_herd(*, meanwhile: bool) -> None:
     world = await running()
     await world.changed(instances=4)
     world.dead_nodes = {1}
@@ -134,6 +136,10 @@ async def test_the_last_place_of_a_quota_is_for_a_member_of_the_herd() -> None:
     assert "exceeded quota" in condition(world, "Reconciled")["message"]
     assert ("PersistentVolumeClaim", f"{NAME}-1-data") in world.objects
     world.mark_deleted(("Pod", f"{NAME}-4"))
+    if meanwhile:  # it goes between a look and the write that follows
+        world.meanwhile = partial(world.objects.pop, ("Pod", f"{NAME}-4"))
+        await world.reconcile()
+        world.meanwhile = None
     await looks(world, 10)
     assert [n for n in range(1, 5) if world.works(n)] == [2, 3, 4]
     world.quota = 4
