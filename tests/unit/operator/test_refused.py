@@ -137,7 +137,7 @@ async def test_the_last_place_of_a_quota_is_for_a_member_of_the_herd(*, meanwhil
     assert ("PersistentVolumeClaim", f"{NAME}-1-data") in world.objects
     world.mark_deleted(("Pod", f"{NAME}-4"))
     if meanwhile:  # it goes between a look and the write that follows
-        world.meanwhile = partial(world.objects.pop, ("Pod", f"{NAME}-4"))
+        world.meanwhile = partial(world.objects.__delitem__, ("Pod", f"{NAME}-4"))
         await world.reconcile()
         world.meanwhile = None
     await looks(world, 10)
